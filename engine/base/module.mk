@@ -1,0 +1,2 @@
+base_SRCS := error.c buf.c utf8.c json_read.c json_write.c file.c log.c
+$(call hx_module,base,engine/base)
