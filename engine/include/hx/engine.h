@@ -1,0 +1,90 @@
+/* A loaded model that serves requests. Thread-safe unless noted. */
+#ifndef HX_ENGINE_H
+#define HX_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <hx/error.h>
+
+struct hx_engine;
+
+enum hx_mode {
+    HX_MODE_W8A16,     /* what the product runs: exact weights, bf16 activations */
+    HX_MODE_REFERENCE, /* activation quantisation and bf16 index scores of the official code */
+};
+
+struct hx_engine_options {
+    const char *model_dir;
+    const char *backend; /* "cpu" */
+    enum hx_mode mode;
+    int max_sequences;     /* sequences that run at once, 1-64 */
+    int64_t max_context;   /* tokens of one sequence; 0: the model's own limit */
+    int64_t kv_tokens;     /* tokens that all sequences may hold together; 0: max_sequences x max_context,
+                              at most what [engine] memory allows */
+    int prefill_chunk;     /* tokens of one sequence in one step */
+    int queue;             /* requests that may wait; one more fails with -EAGAIN */
+    /* Load progress 0..1 with a stage name, called from hx_engine_open. May be NULL. */
+    void (*progress)(void *user, const char *stage, double fraction);
+    /* Called by the step thread after it delivered events, once a step. May be NULL. */
+    void (*wake)(void *user);
+    void *user;
+};
+
+struct hx_engine_info {
+    int32_t n_vocab;
+    int64_t max_context;
+    int64_t trained_context;
+    int max_sequences;
+    int n_layer;
+    double default_temperature; /* generation_config.json, else 1.0 */
+    double default_top_p;       /* same, else 0.95 */
+    char fingerprint[64];       /* build and layout */
+    char layout[16];            /* "cpu" */
+    char lock_id[80];           /* checkpoint lock file id, empty if none */
+    bool demo;                  /* a synthetic model of hx-inspect tiny */
+};
+
+/* Histogram of seconds or tokens with the bucket bounds of hx_histogram_bounds. */
+#define HX_HISTOGRAM_MAX 24
+struct hx_histogram {
+    uint64_t bucket[HX_HISTOGRAM_MAX]; /* not cumulative; one more than there are bounds */
+    uint64_t count;
+    double sum;
+};
+extern const double hx_histogram_bounds_seconds[]; /* 1 ms .. 3600 s */
+extern const int hx_histogram_n_seconds;
+extern const double hx_histogram_bounds_tokens[]; /* 1 .. 1 M */
+extern const int hx_histogram_n_tokens;
+void hx_histogram_add(struct hx_histogram *h, const double *bounds, int n_bounds, double v);
+
+enum hx_cancel_phase { HX_CANCEL_QUEUED, HX_CANCEL_PREFILL, HX_CANCEL_DECODE, HX_CANCEL_MAX };
+
+struct hx_engine_stats {
+    int running, waiting;
+    double kv_usage; /* 0-1 */
+    uint64_t prefix_query_tok, prefix_hit_tok;
+    uint64_t prompt_tok, generated_tok;
+    uint64_t preemptions;
+    uint64_t finished_stop, finished_length, finished_abort;
+    uint64_t cancelled[HX_CANCEL_MAX];
+    uint64_t drafts, draft_tok, accepted_tok;
+    struct hx_histogram ttft, itl, e2e, queue_time, prefill_time, decode_time; /* seconds */
+    struct hx_histogram prompt_len, generated_len;                             /* tokens */
+    double retry_after; /* seconds, estimate for a full queue, 1-60 */
+};
+
+enum hx_engine_health { HX_HEALTH_OK, HX_HEALTH_DEGRADED, HX_HEALTH_FAILED };
+
+/* Loads the model and starts the step thread. */
+int hx_engine_open(const struct hx_engine_options *opt, struct hx_engine **out,
+                   struct hx_error *err) HX_MUST;
+/* Cancels what is left, joins the threads, frees. All requests must have been freed before. */
+void hx_engine_close(struct hx_engine *e);
+void hx_engine_info(const struct hx_engine *e, struct hx_engine_info *out);
+void hx_engine_stats(struct hx_engine *e, struct hx_engine_stats *out);
+/* reason: set for DEGRADED and FAILED. */
+enum hx_engine_health hx_engine_health(struct hx_engine *e, struct hx_error *reason);
+
+#endif

@@ -1,0 +1,48 @@
+/* One pass of rows through the layers of this rank. The wiring exists once, here; the mathematics
+ * is in the device's kernels. Every row is computed as if alone: chunking and batching change no
+ * bit on the CPU back end. */
+#ifndef HX_MODEL_FORWARD_H
+#define HX_MODEL_FORWARD_H
+
+#include <hx/engine.h>
+
+#include "backend/kv_view.h"
+#include "model/model.h"
+
+/* Named value of a pass, for tests and hx-inspect --taps. name as in golden data ("attn.y"), layer
+ * -1 for global ones. The tensor is on the device and valid during the call only. */
+typedef void (*hx_tap_fn)(void *user, const char *name, int layer, const struct hx_tensor *t);
+
+struct hx_forward_seq {
+    const struct hx_kv_view *kv; /* room for positions n_past..n_past+n_tok-1 was reserved */
+    int64_t n_past;              /* positions 0..n_past-1 are valid */
+    int n_tok;                   /* rows of this sequence in the pass */
+    int n_logits;                /* logits of the last n_logits of them */
+};
+
+struct hx_forward_in {
+    int n_seq;
+    const struct hx_forward_seq *seq;
+    const int32_t *token; /* [n_tok], sequences one after the other */
+    const uint8_t *dead;  /* [n_tok], 1 inside image spans; NULL: none */
+    struct {
+        const uint8_t *codes;  /* [n_tok][cols][dim] e4m3 */
+        const uint8_t *scales; /* [n_tok][cols][dim/32] UE8M0 */
+    } engram[HX_MAX_ENGRAM];
+    float *logits; /* out, host: [sum of n_logits][n_vocab] */
+    hx_tap_fn tap; /* NULL: none */
+    void *tap_user;
+};
+
+struct hx_forward;
+/* Allocates all scratch memory for passes of up to max_tok rows in up to max_seq sequences. */
+int hx_forward_open(const struct hx_model *m, const struct hx_backend *be, struct hx_device *dev,
+                    enum hx_mode mode, int max_tok, int max_seq, int64_t max_context,
+                    struct hx_forward **out, struct hx_error *err) HX_MUST;
+void hx_forward_close(struct hx_forward *f);
+/* Writes KV rows of the new positions through the views. -EDOM: NaN where a choice is made (layer
+ * named). */
+int hx_forward_run(struct hx_forward *f, const struct hx_forward_in *in,
+                   struct hx_error *err) HX_MUST;
+
+#endif

@@ -1,0 +1,44 @@
+/* One rank: a device with its model, forward pass, KV pool and Engram reader. The step loop,
+ * hx-inspect, hx-bench and the model tests all drive the model through this. One thread owns a
+ * rank. */
+#ifndef HX_RUN_RANK_H
+#define HX_RUN_RANK_H
+
+#include "kv/kv.h"
+#include "model/forward.h"
+
+struct hx_rank_options {
+    const char *model_dir;
+    const char *backend;
+    enum hx_mode mode;
+    int max_tok; /* rows of one pass, all sequences together */
+    int max_seq; /* sequences in one pass */
+    int64_t max_context;
+    struct hx_kv_options kv;
+    void (*progress)(void *user, const char *stage, double fraction); /* may be NULL */
+    void *user;
+};
+
+struct hx_rank;
+int hx_rank_open(const struct hx_rank_options *opt, struct hx_rank **out,
+                 struct hx_error *err) HX_MUST;
+void hx_rank_close(struct hx_rank *r);
+const struct hx_hparams *hx_rank_hparams(const struct hx_rank *r);
+struct hx_model *hx_rank_model(struct hx_rank *r);
+struct hx_kv_pool *hx_rank_kv(struct hx_rank *r);
+
+/* New rows of one sequence in a step. */
+struct hx_step_seq {
+    struct hx_kv_seq *kv;
+    const int32_t *tokens;
+    const uint8_t *dead; /* NULL: none */
+    int n_tok;
+    int n_logits; /* of the last n_logits rows */
+};
+/* Reserves KV, hashes and reads Engram rows, runs the pass, commits. logits: [sum
+ * n_logits][n_vocab], host. On error nothing is committed (a full pool is -EAGAIN). tap may be
+ * NULL; besides the forward pass's values it gets "engram.rows" (I64 [n_tok, cols]). */
+int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, float *logits,
+                 hx_tap_fn tap, void *tap_user, struct hx_error *err) HX_MUST;
+
+#endif
