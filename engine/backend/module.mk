@@ -1,0 +1,3 @@
+backend_SRCS := dtype.c
+backend_DEPS := base
+$(call hx_module,backend,engine/backend)
