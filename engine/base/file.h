@@ -9,7 +9,8 @@
 
 /* Reads a whole regular file of at most max bytes into *out (free with free(); one NUL is added
  * beyond *len). -EFBIG names the limit. */
-int hx_file_read(const char *path, size_t max, char **out, size_t *len, struct hx_error *err) HX_MUST;
+int hx_file_read(const char *path, size_t max, char **out, size_t *len,
+                 struct hx_error *err) HX_MUST;
 /* Exactly len bytes at offset; a short file is -EIO with file, offset and both lengths. */
 int hx_file_pread(int fd, const char *path, void *buf, size_t len, uint64_t offset,
                   struct hx_error *err) HX_MUST;

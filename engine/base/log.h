@@ -4,7 +4,13 @@
 
 #include <hx/error.h>
 
-enum hx_log_level { HX_LOG_ERROR = 3, HX_LOG_WARN = 4, HX_LOG_NOTICE = 5, HX_LOG_INFO = 6, HX_LOG_DEBUG = 7 };
+enum hx_log_level {
+    HX_LOG_ERROR = 3,
+    HX_LOG_WARN = 4,
+    HX_LOG_NOTICE = 5,
+    HX_LOG_INFO = 6,
+    HX_LOG_DEBUG = 7
+};
 
 void hx_log_set_level(enum hx_log_level level); /* default INFO; not thread-safe, call at start */
 enum hx_log_level hx_log_get_level(void);

@@ -73,9 +73,6 @@ enum hx_role {
     HX_T_EMBED,
     HX_T_HEAD,
     HX_T_NORM,
-    HX_T_IMAGE_START,
-    HX_T_IMAGE_END,
-    HX_T_IMAGE_NEWLINE,
     HX_T_ATTN_WQ_A,
     HX_T_ATTN_WQ_B,
     HX_T_ATTN_WKV,
@@ -118,30 +115,62 @@ enum hx_role {
     HX_T_MARKOV_EMBED,
     HX_T_MARKOV_HEAD,
     HX_T_CONFIDENCE,
-    HX_T_VISION, /* vision tower and aligner: known names, not bound before vision exists */
     HX_T_MAX
 };
 
+/* How tensor parallelism cuts a tensor (spec model.md 8.1). */
 enum hx_split {
-    HX_SPLIT_NONE,
-    HX_SPLIT_ROW,
-    HX_SPLIT_COLUMN,
-    HX_SPLIT_HEAD,
-    HX_SPLIT_EXPERT,
-    HX_SPLIT_VOCAB
+    HX_SPLIT_NONE,   /* every rank has it whole */
+    HX_SPLIT_ROW,    /* output rows */
+    HX_SPLIT_COLUMN, /* input columns; partial sums are joined */
+    HX_SPLIT_EXPERT, /* 128-column blocks of the inner width, rotated by expert (decisions.md 8) */
+    HX_SPLIT_MAX
 };
-enum hx_home { HX_HOME_DEVICE, HX_HOME_HOST, HX_HOME_NVME };
+enum hx_home { HX_HOME_DEVICE, HX_HOME_NVME, HX_HOME_UNUSED };
 
+enum hx_scope {
+    HX_SCOPE_GLOBAL,   /* name as it stands */
+    HX_SCOPE_BACKBONE, /* layers.L. */
+    HX_SCOPE_BLOCK,    /* layers.L. and mtp.M. */
+    HX_SCOPE_DRAFT,    /* mtp.M. */
+};
+
+enum hx_naming {
+    HX_NAME_BARE,   /* the tensor's whole name */
+    HX_NAME_LINEAR, /* prefix of .weight, .scale, .trellis, ... */
+};
+
+/* One row of the model description: a tensor (or packed matrix) that each layer of its scope has.
+ */
 struct hx_tensor_spec {
     enum hx_role role;
-    const char *pattern; /* module name after the layer prefix; %d for the expert */
-    bool vector;         /* bare tensor name: no .weight suffix rules (attn_sink, hc_*) */
-    int8_t (*present)(const struct hx_hparams *hp, int layer); /* NULL: every layer of its scope */
+    enum hx_scope scope;
+    enum hx_naming naming;
+    const char *name; /* behind the layer prefix; %d: the expert */
+    bool (*present)(const struct hx_hparams *hp, const struct hx_maps *maps,
+                    int layer); /* NULL: always */
     void (*shape)(const struct hx_hparams *hp, int layer, int64_t *n_out, int64_t *n_in);
-    uint32_t formats; /* bits 1 << enum hx_format */
-    enum hx_dtype dense_dtype;
+    bool per_expert;
+    uint32_t formats;    /* bits 1 << enum hx_format that may be found */
+    enum hx_dtype dtype; /* HX_FORMAT_DENSE */
     enum hx_split split;
     enum hx_home home;
 };
+
+extern const struct hx_tensor_spec hx_tensor_table[];
+extern const int hx_tensor_table_len;
+
+/* One tensor that a configuration needs. layer: -1 global, draft layers follow the backbone. */
+struct hx_tensor_need {
+    const struct hx_tensor_spec *spec;
+    int layer, expert;
+    int64_t n_out, n_in; /* vectors: n_out = 1 */
+    char name[160];      /* bare name or prefix */
+};
+/* Calls fn for every needed tensor, in table and layer order; stops at the first nonzero result. */
+int hx_tensors_each(const struct hx_hparams *hp, const struct hx_maps *maps,
+                    int (*fn)(void *user, const struct hx_tensor_need *need), void *user);
+/* Known names that nothing binds yet: vision tower, aligner, image vectors. */
+bool hx_tensor_is_vision(const char *name);
 
 #endif

@@ -22,6 +22,18 @@ struct hx_st_file {
     size_t n;
 };
 
+/* Offsets and shapes are plain decimal integers: no sign, fraction or exponent. */
+static bool plain_integer(struct hx_jv v, int64_t *out)
+{
+    size_t len;
+    const char *s = hx_jv_number_text(v, &len);
+    for (size_t i = 0; s && i < len; i++) {
+        if (s[i] < '0' || s[i] > '9')
+            return false;
+    }
+    return s && hx_jv_int64(v, out);
+}
+
 static int parse_shape(struct hx_jv shape, struct hx_st_tensor *t, uint64_t *n_elements)
 {
     if (hx_jv_type(shape) != HX_JSON_ARRAY)
@@ -31,7 +43,7 @@ static int parse_shape(struct hx_jv shape, struct hx_st_tensor *t, uint64_t *n_e
         t->ne[i] = 1;
     for (struct hx_jv v = hx_jv_first(shape); v.doc; v = hx_jv_next(v)) {
         int64_t ne;
-        if (t->n_dims == HX_ST_MAX_DIMS || !hx_jv_int64(v, &ne) || ne < 0 || ne > INT64_MAX / 8)
+        if (t->n_dims == HX_ST_MAX_DIMS || !plain_integer(v, &ne) || ne > INT64_MAX / 8)
             return -EINVAL;
         t->ne[t->n_dims++] = ne;
         if (__builtin_mul_overflow(*n_elements, (uint64_t)ne, n_elements) ||
@@ -60,9 +72,9 @@ static int parse_tensor(const char *label, const char *name, struct hx_jv v, uin
     struct hx_jv offsets = hx_jv_get(v, "data_offsets"), first = hx_jv_first(offsets);
     int64_t begin, end;
     if (hx_jv_type(offsets) != HX_JSON_ARRAY || hx_jv_count(offsets) != 2 ||
-        !hx_jv_int64(first, &begin) || !hx_jv_int64(hx_jv_next(first), &end))
+        !plain_integer(first, &begin) || !plain_integer(hx_jv_next(first), &end))
         return hx_fail(err, -EINVAL, "%s: tensor '%s' has bad data_offsets", label, name);
-    if (begin < 0 || end < begin || (uint64_t)end > data_size)
+    if (end < begin || (uint64_t)end > data_size)
         return hx_fail(
             err, -EINVAL,
             "%s: tensor '%s' lies at bytes %lld to %lld of a data area of %llu (truncated file?)",
