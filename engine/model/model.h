@@ -3,6 +3,7 @@
 #define HX_MODEL_MODEL_H
 
 #include "model/desc.h"
+#include "model/manifest.h"
 
 struct hx_model;
 
@@ -23,13 +24,15 @@ void hx_model_close(struct hx_model *m);
 
 const struct hx_hparams *hx_model_hparams(const struct hx_model *m);
 const struct hx_maps *hx_model_maps(const struct hx_model *m);
+const struct hx_manifest *hx_model_manifest(const struct hx_model *m);
 /* NULL if the layer has no such tensor. layer -1 for global ones, n_layer + i for draft layer i;
  * expert -1 unless routed. O(1). */
 const struct hx_weight *hx_model_weight(const struct hx_model *m, enum hx_role role, int layer,
                                         int expert);
-/* Where an Engram table lies: file path and byte offsets of weight and scale rows. */
+/* Where an Engram table lies: file path and byte offsets of weight and scale rows
+ * (one file in the release). */
 struct hx_row_file {
-    const char *path;
+    const char *path, *scale_path;
     uint64_t data_offset, scale_offset;
     int64_t n_rows;
     int row_bytes, scale_bytes;

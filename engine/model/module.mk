@@ -1,3 +1,3 @@
-model_SRCS := safetensors.c safetensors_write.c dsv41_hparams.c dsv41_tensors.c maps.c manifest.c
+model_SRCS := safetensors.c safetensors_write.c dsv41_hparams.c dsv41_tensors.c maps.c manifest.c bind.c model.c
 model_DEPS := backend base
 $(call hx_module,model,engine/model)

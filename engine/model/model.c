@@ -1,0 +1,294 @@
+/* A model folder on a device: binding, reading and checking the bytes. */
+#include "model/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "model/bind.h"
+#include "model/manifest.h"
+
+#define ALIGN 256 /* of every part in device memory */
+
+struct hx_model {
+    struct hx_binding b;
+    struct hx_manifest manifest;
+    const struct hx_backend *be;
+    struct hx_device *dev;
+    struct hx_buffer *weights;
+    int32_t *token_map;
+};
+
+static bool on_device(const struct hx_model *m, const struct hx_bind_item *it)
+{
+    return m->b.weight[it->weight].role != HX_T_ENGRAM_EMBED;
+}
+
+static uint64_t part_bytes(const struct hx_model *m, const struct hx_bind_item *it)
+{
+    const struct hx_tensor *t = &m->b.weight[it->weight].part[it->part];
+    uint64_t n = hx_dtype_size(t->dtype);
+    for (int i = 0; i < t->n_dims; i++)
+        n *= (uint64_t)t->ne[i];
+    return (n + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* ---- reading
+ * ----------------------------------------------------------------------------------------- */
+
+/* Values that must not occur in a checkpoint: NaN and infinities, NaN codes, NaN scales. */
+static int check_values(const struct hx_bind_item *it, const uint8_t *data, struct hx_error *err)
+{
+    const struct hx_st_tensor *t = it->tensor;
+    uint64_t n = t->size / hx_dtype_size(t->dtype), i;
+    for (i = 0; i < n; i++) {
+        uint16_t h;
+        uint32_t f;
+        bool bad = false;
+        switch (t->dtype) {
+        case HX_DTYPE_F8_E4M3: bad = (data[i] & 0x7F) == 0x7F; break;
+        case HX_DTYPE_F8_E8M0: bad = data[i] == 0xFF; break;
+        case HX_DTYPE_BF16:
+            memcpy(&h, data + 2 * i, 2);
+            bad = (h & 0x7F80) == 0x7F80;
+            break;
+        case HX_DTYPE_F16:
+            memcpy(&h, data + 2 * i, 2);
+            bad = (h & 0x7C00) == 0x7C00;
+            break;
+        case HX_DTYPE_F32:
+            memcpy(&f, data + 4 * i, 4);
+            bad = (f & 0x7F800000) == 0x7F800000;
+            break;
+        default: return 0;
+        }
+        if (bad)
+            break;
+    }
+    if (i == n)
+        return 0;
+    return hx_fail(err, -EINVAL,
+                   "%s: tensor '%s': element %llu is not a finite number (corrupt file?)",
+                   hx_st_path(it->file), t->name, (unsigned long long)i);
+}
+
+/* Legacy sign words: bit i of word j is the sign of channel 16 j + i, 1 = -1. */
+static void expand_signs(const uint8_t *words, int64_t n, uint16_t *out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        unsigned word = (unsigned)words[i / 16 * 2] | (unsigned)words[i / 16 * 2 + 1] << 8;
+        out[i] = word >> (i % 16) & 1 ? 0xBC00 : 0x3C00;
+    }
+}
+
+static int load_item(struct hx_model *m, struct hx_bind_item *it, uint8_t *to, uint8_t *staging,
+                     struct hx_error *err)
+{
+    struct hx_tensor *part = &m->b.weight[it->weight].part[it->part];
+    int r = hx_st_read(it->file, it->tensor, staging, err);
+    if (r == 0)
+        r = check_values(it, staging, err);
+    if (r < 0)
+        return r;
+    part->data = to;
+    if (!it->sign_words)
+        return m->be->upload(m->dev, to, staging, it->tensor->size, err);
+    uint16_t *f16 = malloc((size_t)part->ne[0] * 2);
+    if (!f16)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    expand_signs(staging, part->ne[0], f16);
+    r = m->be->upload(m->dev, to, f16, (size_t)part->ne[0] * 2, err);
+    free(f16);
+    return r;
+}
+
+static int load_all(struct hx_model *m, const struct hx_model_options *opt, struct hx_error *err)
+{
+    uint64_t total = 0, largest = 0, done = 0;
+    for (int i = 0; i < m->b.n_items; i++) {
+        if (!on_device(m, &m->b.item[i]))
+            continue;
+        total += part_bytes(m, &m->b.item[i]);
+        if (m->b.item[i].tensor->size > largest)
+            largest = m->b.item[i].tensor->size;
+    }
+    int r = m->be->alloc(m->dev, HX_MEM_DEVICE, total ? total : 1, &m->weights, err);
+    if (r < 0)
+        return hx_wrap(err, r, "%llu bytes of weights", (unsigned long long)total);
+    uint8_t *to = m->be->address(m->weights), *staging = malloc(largest ? largest : 1);
+    if (!staging)
+        return hx_fail(err, -ENOMEM, "out of memory for a staging buffer of %llu bytes",
+                       (unsigned long long)largest);
+    for (int i = 0; r == 0 && i < m->b.n_items; i++) {
+        struct hx_bind_item *it = &m->b.item[i];
+        if (!on_device(m, it))
+            continue;
+        r = load_item(m, it, to, staging, err);
+        to += part_bytes(m, it);
+        done += part_bytes(m, it);
+        if (opt->progress)
+            opt->progress(opt->user, (double)done / (double)total);
+    }
+    free(staging);
+    return r;
+}
+
+/* ---- token map
+ * --------------------------------------------------------------------------------------- */
+
+/* A wrong map re-addresses every table silently, so it is checked at every start (spec
+ * engram.md 2.1). */
+static int check_token_map(const struct hx_hparams *hp, const int32_t *map, struct hx_error *err)
+{
+    uint8_t *seen = calloc((size_t)hp->engram_compressed, 1);
+    if (!seen)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    int r = 0, distinct = 0;
+    for (int i = 0; r == 0 && i < hp->n_vocab; i++) {
+        if (map[i] < 0 || map[i] >= hp->engram_compressed)
+            r = hx_fail(err, -EINVAL, "token %d: found id %d, expected 0 to %d", i, map[i],
+                        hp->engram_compressed - 1);
+        else if (!seen[map[i]]++)
+            distinct++;
+        if (r == 0 && seen[map[i]] > 1)
+            seen[map[i]] = 1;
+    }
+    free(seen);
+    if (r == 0 && distinct != hp->engram_compressed)
+        r = hx_fail(err, -EINVAL, "found %d distinct ids, expected %d", distinct,
+                    hp->engram_compressed);
+    if (r == 0 && hp->released_size && map[hp->engram_pad] != 2)
+        r = hx_fail(err, -EINVAL, "found id %d for the pad token, expected 2", map[hp->engram_pad]);
+    return r;
+}
+
+static int load_token_map(struct hx_model *m, const char *dir, struct hx_error *err)
+{
+    const struct hx_hparams *hp = &m->b.hp;
+    char *path = hx_path_join(dir, "engram_token_map.i32"), *data = NULL;
+    size_t len, want = (size_t)hp->n_vocab * 4;
+    if (!path)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    int r = hx_file_read(path, 64 << 20, &data, &len, err);
+    if (r == 0 && len != want) {
+        r = hx_fail(err, -EINVAL, "%s: found %zu bytes, expected %zu (one int32 a token)", path,
+                    len, want);
+    } else if (r == 0) {
+        m->token_map = malloc(want);
+        if (!m->token_map) {
+            r = hx_fail(err, -ENOMEM, "out of memory");
+        } else {
+            memcpy(m->token_map, data, want);
+            r = check_token_map(hp, m->token_map, err);
+            if (r < 0)
+                hx_wrap(err, r, "%s", path);
+        }
+    }
+    free(data);
+    free(path);
+    return r;
+}
+
+/* ---- life cycle and access
+ * --------------------------------------------------------------------------- */
+
+int hx_model_open(const char *dir, const struct hx_model_options *opt, struct hx_model **out,
+                  struct hx_error *err)
+{
+    struct hx_model *m = calloc(1, sizeof(*m));
+    if (!m)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    m->be = opt->backend;
+    m->dev = opt->dev;
+    int r = hx_manifest_load(dir, &m->manifest, err);
+    if (r == 0)
+        r = hx_bind_folder(dir, &m->b, err);
+    if (r == 0 && m->b.hp.n_engram > 0)
+        r = load_token_map(m, dir, err);
+    if (r == 0)
+        r = load_all(m, opt, err);
+    if (r < 0) {
+        hx_model_close(m);
+        return r;
+    }
+    *out = m;
+    return 0;
+}
+
+void hx_model_close(struct hx_model *m)
+{
+    if (!m)
+        return;
+    if (m->weights)
+        m->be->free(m->weights);
+    hx_binding_done(&m->b);
+    free(m->token_map);
+    free(m);
+}
+
+const struct hx_hparams *hx_model_hparams(const struct hx_model *m)
+{
+    return &m->b.hp;
+}
+
+const struct hx_maps *hx_model_maps(const struct hx_model *m)
+{
+    return &m->b.maps;
+}
+
+const struct hx_manifest *hx_model_manifest(const struct hx_model *m)
+{
+    return &m->manifest;
+}
+
+const struct hx_weight *hx_model_weight(const struct hx_model *m, enum hx_role role, int layer,
+                                        int expert)
+{
+    int i = hx_binding_find(&m->b, role, layer, expert);
+    return i < 0 ? NULL : &m->b.weight[i];
+}
+
+const int32_t *hx_model_token_map(const struct hx_model *m)
+{
+    return m->token_map;
+}
+
+int hx_model_engram_file(const struct hx_model *m, int slot, struct hx_row_file *out)
+{
+    int w = hx_binding_find(&m->b, HX_T_ENGRAM_EMBED, m->b.hp.engram_layer[slot], -1);
+    struct hx_row_file f = {0};
+    for (int i = 0; i < m->b.n_items; i++) {
+        const struct hx_bind_item *it = &m->b.item[i];
+        if (it->weight != w)
+            continue;
+        if (it->part == HX_PART_DATA) {
+            f.path = hx_st_path(it->file);
+            f.data_offset = it->tensor->offset;
+            f.n_rows = it->tensor->ne[0];
+            f.row_bytes = (int)it->tensor->ne[1];
+        } else {
+            f.scale_path = hx_st_path(it->file);
+            f.scale_offset = it->tensor->offset;
+            f.scale_bytes = (int)it->tensor->ne[1];
+        }
+    }
+    *out = f;
+    return 0;
+}
+
+int hx_model_override(struct hx_model *m, const char *name, const void *data, size_t size,
+                      struct hx_error *err)
+{
+    for (int i = 0; i < m->b.n_items; i++) {
+        const struct hx_bind_item *it = &m->b.item[i];
+        if (strcmp(it->tensor->name, name) != 0 || !on_device(m, it))
+            continue;
+        if (size != it->tensor->size)
+            return hx_fail(err, -EINVAL, "override of '%s': %zu bytes, expected %llu", name, size,
+                           (unsigned long long)it->tensor->size);
+        return m->be->upload(m->dev, m->b.weight[it->weight].part[it->part].data, data, size, err);
+    }
+    return hx_fail(err, -ENOENT, "override of '%s': no such tensor", name);
+}
