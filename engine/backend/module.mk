@@ -1,3 +1,4 @@
-backend_SRCS := dtype.c
+backend_SRCS := dtype.c select.c cpu/device.c cpu/numerics.c cpu/linear.c cpu/exl3.c cpu/norm_rope.c cpu/hc.c \
+	cpu/indexer.c cpu/attend.c cpu/moe.c cpu/engram_gate.c
 backend_DEPS := base
 $(call hx_module,backend,engine/backend)

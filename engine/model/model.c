@@ -147,13 +147,13 @@ static int check_token_map(const struct hx_hparams *hp, const int32_t *map, stru
         return hx_fail(err, -ENOMEM, "out of memory");
     int r = 0, distinct = 0;
     for (int i = 0; r == 0 && i < hp->n_vocab; i++) {
-        if (map[i] < 0 || map[i] >= hp->engram_compressed)
+        if (map[i] < 0 || map[i] >= hp->engram_compressed) {
             r = hx_fail(err, -EINVAL, "token %d: found id %d, expected 0 to %d", i, map[i],
                         hp->engram_compressed - 1);
-        else if (!seen[map[i]]++)
-            distinct++;
-        if (r == 0 && seen[map[i]] > 1)
+        } else if (!seen[map[i]]) {
             seen[map[i]] = 1;
+            distinct++;
+        }
     }
     free(seen);
     if (r == 0 && distinct != hp->engram_compressed)

@@ -1,0 +1,155 @@
+/* The mathematics of this model, one entry per operation. A back end fills this table; the CPU one
+ * is the definition. No entry allocates or waits; work is queued on the device in call order.
+ *
+ * Shapes: T rows of a pass, S = hc_mult streams, D = n_embd, H heads. Activations are BF16,
+ * row-major, contiguous. A row's result never depends on which other rows are in the call. */
+#ifndef HX_BACKEND_KERNELS_H
+#define HX_BACKEND_KERNELS_H
+
+#include "backend/backend.h"
+#include "backend/kv_view.h"
+
+/* Rows of a pass. All arrays are on the device. */
+struct hx_batch {
+    int n_row, n_seq;
+    const int32_t *seq;       /* [n_row] sequence of the row */
+    const int64_t *pos;       /* [n_row] absolute position */
+    const uint8_t *dead;      /* [n_row] 1 inside an image span */
+    const int64_t *first_pos; /* [n_seq] position of the sequence's first row in `fresh` rows */
+    const int32_t *first_row; /* [n_seq] index of that row */
+    const struct hx_kv_view *const *kv; /* [n_seq] */
+};
+
+/* Grids of stored rows (docs/numerics.md). */
+enum hx_grid {
+    HX_GRID_FP8_B32, /* e4m3, UE8M0 per 32: window rows */
+    HX_GRID_FP4_B32, /* e2m1, UE8M0 per 32: index keys and queries */
+    HX_GRID_FP4_B16, /* e2m1, e4m3 per 16: compressed rows */
+};
+
+struct hx_hc_args {
+    const struct hx_tensor *streams; /* BF16 [T, S, D] */
+    const struct hx_weight *fn, *base, *scale;
+    int iters;
+    float rms_eps, hc_eps;
+    struct hx_tensor *pre, *post, *comb; /* F32 [T, S], [T, S], [T, S, S] */
+};
+
+struct hx_index_args {
+    const struct hx_batch *batch;
+    int source; /* layer whose keys are scored */
+    int ratio;
+    const struct hx_tensor *q;    /* BF16 [T, H, d] on the FP4_B32 grid */
+    const struct hx_tensor *w;    /* BF16 [T, H] */
+    float factor;                 /* d^-0.5 H^-0.5 */
+    bool reference;               /* scores in bf16 steps */
+    int topk, cand_block, n_cand; /* limits */
+    bool write_cand, read_cand;   /* candidate source; source behind it */
+    struct hx_tensor *sel;        /* I32 [T, topk] ascending, -1 behind */
+    struct hx_tensor *cand;       /* I32 [T, n_cand] ascending, -1 behind */
+    struct hx_tensor *score; /* F32 [T, ne[1]], -inf behind the visible rows; NULL: not wanted */
+};
+
+struct hx_attend_args {
+    const struct hx_batch *batch;
+    int layer, source, window;                          /* source -1: window only */
+    const struct hx_tensor *q;                          /* BF16 [T, H, d] */
+    const struct hx_tensor *fresh_codes, *fresh_scales; /* U8 rows of this pass, see first_row */
+    const struct hx_tensor *sel;                        /* I32 [T, topk] */
+    const struct hx_weight *sink;
+    float scale;
+    struct hx_tensor *o; /* BF16 [T, H, d] */
+};
+
+struct hx_route_args {
+    const struct hx_tensor *z; /* BF16 [T, D] */
+    const struct hx_weight *gate, *bias, *bias_vl;
+    const uint8_t *dead;
+    float temp, route_scale;
+    bool norm;
+    struct hx_tensor *sel;    /* I32 [T, k] ascending */
+    struct hx_tensor *weight; /* F32 [T, k] */
+    struct hx_tensor *score;  /* F32 [T, E] unbiased */
+};
+
+struct hx_experts_args {
+    const struct hx_tensor *z;            /* BF16 [T, D] */
+    const struct hx_weight *w1, *w2, *w3; /* [E] routed; one each for the shared expert */
+    int n_expert;
+    const struct hx_tensor *sel, *weight; /* routed only */
+    const struct hx_weight *s1, *s2, *s3; /* shared expert */
+    float limit;
+    bool quantise;       /* e4m3 inputs of FP8 and FP4 matrices (reference mode) */
+    struct hx_tensor *y; /* BF16 [T, D] */
+};
+
+struct hx_engram_args {
+    struct hx_tensor *streams; /* BF16 [T, S, D], updated */
+    const struct hx_tensor *z; /* BF16 [T, (S + 1) D]: S keys, value */
+    const struct hx_weight *q_weight, *k_weight;
+    const uint8_t *dead;
+    float eps;
+    struct hx_tensor *dot, *gate; /* F32 [T, S] */
+};
+
+#define DEV struct hx_device *dev
+#define ERR struct hx_error *err
+
+struct hx_kernels {
+    /* Streams of each token: S copies of its embedding. tokens: I32 [T] on the device. */
+    int (*embed)(DEV, const struct hx_weight *w, const int32_t *tokens, struct hx_tensor *streams,
+                 ERR);
+    /* y[r] = RMSNorm(x[r]; w); x, y BF16 [R, K], may be the same. */
+    int (*rms_norm)(DEV, const struct hx_weight *w, float eps, const struct hx_tensor *x,
+                    struct hx_tensor *y, ERR);
+    /* y = W x. x BF16 [T, K]; y BF16 or F32 [T, N]. */
+    int (*linear)(DEV, const struct hx_weight *w, bool quantise, const struct hx_tensor *x,
+                  struct hx_tensor *y, ERR);
+    /* Group g of the output rows sees group g of the input: x BF16 [T, G, K], W [G R, K], y BF16
+     * [T, G R]. */
+    int (*linear_grouped)(DEV, const struct hx_weight *w, int n_group, const struct hx_tensor *x,
+                          struct hx_tensor *y, ERR);
+    /* Rotates the trailing 2 n channels of each head, in place. x BF16 [R, H, d]; pos I64 [R]; freq
+     * F32 [n]. */
+    int (*rope)(DEV, struct hx_tensor *x, const int64_t *pos, const struct hx_tensor *freq,
+                bool inverse, ERR);
+    int (*hc_mix)(DEV, const struct hx_hc_args *a, ERR);
+    /* x = sum_s pre[s] X[s]. */
+    int (*hc_collapse)(DEV, const struct hx_tensor *streams, const struct hx_tensor *pre,
+                       struct hx_tensor *x, ERR);
+    /* X[t] = post[t] y + sum_j comb[j][t] X[j], in place. */
+    int (*hc_expand)(DEV, const struct hx_tensor *y, const struct hx_tensor *post,
+                     const struct hx_tensor *comb, struct hx_tensor *streams, ERR);
+    /* out = mean of the streams, BF16 [T, D]. */
+    int (*stream_mean)(DEV, const struct hx_tensor *streams, struct hx_tensor *out, ERR);
+    /* Rows of x onto a grid. codes U8 [R, bytes], scales U8 [R, bytes]; value (may be NULL or x
+     * itself): the quantised values, BF16. */
+    int (*quantise)(DEV, enum hx_grid grid, const struct hx_tensor *x, struct hx_tensor *codes,
+                    struct hx_tensor *scales, struct hx_tensor *value, ERR);
+    /* Quantised rows into the KV state: row r goes to row[r] of stream `which` of sequence seq[r].
+     */
+    int (*kv_store)(DEV, const struct hx_kv_stream *const *stream, const int32_t *seq,
+                    const int64_t *row, int n, const struct hx_tensor *codes,
+                    const struct hx_tensor *scales, ERR);
+    /* Ratio-2 groups that end in this pass: keeps (u, g) of all rows in the open-group store, pools
+     * the groups. u, g F32 [T, d]; group i is rows 2 row[i], 2 row[i] + 1 of sequence seq[i]; lat
+     * BF16 [G, d]. */
+    int (*pool_groups)(DEV, const struct hx_batch *batch, int source, const struct hx_tensor *u,
+                       const struct hx_tensor *g, const int32_t *seq, const int64_t *row,
+                       struct hx_tensor *lat, ERR);
+    int (*index_select)(DEV, const struct hx_index_args *a, ERR);
+    int (*attend)(DEV, const struct hx_attend_args *a, ERR);
+    int (*route)(DEV, const struct hx_route_args *a, ERR);
+    int (*experts)(DEV, const struct hx_experts_args *a, ERR);
+    /* codes U8 [T, C, d], scales U8 [T, C, d/32] -> v BF16 [T, C d]. */
+    int (*engram_rows)(DEV, const struct hx_tensor *codes, const struct hx_tensor *scales,
+                       struct hx_tensor *v, ERR);
+    int (*engram_gate)(DEV, const struct hx_engram_args *a, ERR);
+    /* Keeps the rows row[0..n) (ascending) of x, in place; x->ne[0] becomes n. */
+    int (*keep_rows)(DEV, struct hx_tensor *x, const int32_t *row, int n, ERR);
+};
+
+#undef DEV
+#undef ERR
+
+#endif
