@@ -2,6 +2,7 @@
 #ifndef HX_ENGRAM_ENGRAM_H
 #define HX_ENGRAM_ENGRAM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <hx/error.h>
