@@ -1,0 +1,58 @@
+/* Inside of the KV pool: shared by blocks.c and prefix.c. */
+#ifndef HX_KV_POOL_H
+#define HX_KV_POOL_H
+
+#include "kv/layout.h"
+
+struct hx_kv_seq {
+    struct hx_kv_pool *pool;
+    bool used;
+    int slot;
+    int64_t len;
+    int32_t *table; /* [n_blocks] block numbers */
+    int n_blocks;
+    int32_t *tokens; /* [n_blocks x block_tok] */
+    uint8_t *dead;
+    struct hx_kv_view view;
+    struct hx_kv_stream *window, *comp, *key; /* [n_layer] */
+    float **open;                             /* [n_layer] */
+};
+
+struct hx_kv_snapshot {
+    int64_t len; /* 0: free */
+    int32_t *tokens;
+    uint8_t *dead;
+    int32_t *table;
+    int n_blocks;
+    uint64_t used_at; /* for LRU */
+};
+
+struct hx_kv_pool {
+    struct hx_kv_layout layout;
+    const struct hx_backend *be;
+    struct hx_device *dev;
+    struct hx_buffer *block_buf, *slot_buf;
+    uint8_t *blocks, *slots; /* device addresses */
+    int n_blocks, n_seqs, n_snapshots;
+    int *refs; /* [n_blocks] */
+    int32_t *free_list;
+    int n_free;
+    struct hx_kv_seq *seq;           /* [n_seqs], slot i */
+    struct hx_kv_snapshot *snapshot; /* [n_snapshots], slot n_seqs + i */
+    uint64_t clock;
+};
+
+uint8_t *hx_kv_slot(const struct hx_kv_pool *p, int slot);
+/* A block with one reference; evicts the oldest snapshot if there is none free. -1: the pool is
+ * full. */
+int32_t hx_kv_take_block(struct hx_kv_pool *p);
+void hx_kv_drop_block(struct hx_kv_pool *p, int32_t block);
+/* Fills an empty sequence with the first len tokens of another state: full blocks are shared, the
+ * last partial one and the slot are copied. */
+int hx_kv_clone(struct hx_kv_seq *to, const int32_t *table, const int32_t *tokens,
+                const uint8_t *dead, int64_t len, int from_slot, struct hx_error *err) HX_MUST;
+/* Frees the least recently used snapshot; false: there is none. */
+bool hx_kv_evict(struct hx_kv_pool *p);
+void hx_kv_snapshot_drop(struct hx_kv_pool *p, struct hx_kv_snapshot *s);
+
+#endif
