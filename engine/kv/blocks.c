@@ -271,6 +271,9 @@ int hx_kv_clone(struct hx_kv_seq *to, const int32_t *table, const int32_t *token
 {
     struct hx_kv_pool *p = to->pool;
     int full = (int)(len / p->layout.block_tok), r = 0;
+    /* Before anything is evicted: the source may be a snapshot. */
+    memcpy(to->tokens, tokens, (size_t)len * sizeof(*tokens));
+    memcpy(to->dead, dead, (size_t)len);
     for (int i = 0; i < full; i++) {
         to->table[i] = table[i];
         p->refs[table[i]]++;
@@ -299,8 +302,6 @@ int hx_kv_clone(struct hx_kv_seq *to, const int32_t *table, const int32_t *token
             hx_kv_drop_block(p, to->table[--to->n_blocks]);
         return r;
     }
-    memcpy(to->tokens, tokens, (size_t)len * sizeof(*tokens));
-    memcpy(to->dead, dead, (size_t)len);
     to->len = len;
     return 0;
 }

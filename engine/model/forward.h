@@ -29,20 +29,28 @@ struct hx_forward_in {
         const uint8_t *codes;  /* [n_tok][cols][dim] e4m3 */
         const uint8_t *scales; /* [n_tok][cols][dim/32] UE8M0 */
     } engram[HX_MAX_ENGRAM];
-    float *logits; /* out, host: [sum of n_logits][n_vocab] */
-    hx_tap_fn tap; /* NULL: none */
+    const uint16_t *embeds; /* BF16 [n_tok][n_embd], replace the embedding of dead rows; or NULL */
+    float *logits;          /* out, host: [sum of n_logits][n_vocab] */
+    /* NULL: none. With a tap every layer computes every row; without one, layers behind the last KV
+     * source compute only rows that the wanted logits or later passes depend on (decisions.md 9:
+     * same bits). "final.*" values are those of the rows with logits. */
+    hx_tap_fn tap;
     void *tap_user;
 };
 
 struct hx_forward;
 /* Allocates all scratch memory for passes of up to max_tok rows in up to max_seq sequences. */
 int hx_forward_open(const struct hx_model *m, const struct hx_backend *be, struct hx_device *dev,
-                    enum hx_mode mode, int max_tok, int max_seq, int64_t max_context,
-                    struct hx_forward **out, struct hx_error *err) HX_MUST;
+                    enum hx_mode mode, int max_tok, int max_seq, struct hx_forward **out,
+                    struct hx_error *err) HX_MUST;
 void hx_forward_close(struct hx_forward *f);
 /* Writes KV rows of the new positions through the views. -EDOM: NaN where a choice is made (layer
  * named). */
 int hx_forward_run(struct hx_forward *f, const struct hx_forward_in *in,
                    struct hx_error *err) HX_MUST;
+
+/* Layer outputs that the last pass computed, summed over its layers (rows x layers without the
+ * short cut). */
+int64_t hx_forward_layer_rows(const struct hx_forward *f);
 
 #endif
