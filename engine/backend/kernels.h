@@ -9,7 +9,7 @@
 #include "backend/backend.h"
 #include "backend/kv_view.h"
 
-/* Rows of a pass. All arrays are on the device. */
+/* Rows of a pass. The arrays are on the device unless noted. */
 struct hx_batch {
     int n_row, n_seq;
     const int32_t *seq;       /* [n_row] sequence of the row */
@@ -17,7 +17,7 @@ struct hx_batch {
     const uint8_t *dead;      /* [n_row] 1 inside an image span */
     const int64_t *first_pos; /* [n_seq] position of the sequence's first row in `fresh` rows */
     const int32_t *first_row; /* [n_seq] index of that row */
-    const struct hx_kv_view *const *kv; /* [n_seq] */
+    const struct hx_kv_view *const *kv; /* [n_seq]; a view's own arrays are host memory */
 };
 
 /* Grids of stored rows (docs/numerics.md). */
@@ -26,6 +26,8 @@ enum hx_grid {
     HX_GRID_FP4_B32, /* e2m1, UE8M0 per 32: index keys and queries */
     HX_GRID_FP4_B16, /* e2m1, e4m3 per 16: compressed rows */
 };
+
+enum hx_kv_which { HX_KV_WINDOW, HX_KV_COMP, HX_KV_KEY };
 
 struct hx_hc_args {
     const struct hx_tensor *streams; /* BF16 [T, S, D] */
@@ -73,14 +75,14 @@ struct hx_route_args {
 };
 
 struct hx_experts_args {
-    const struct hx_tensor *z;            /* BF16 [T, D] */
-    const struct hx_weight *w1, *w2, *w3; /* [E] routed; one each for the shared expert */
+    const struct hx_tensor *z;                                 /* BF16 [T, D] */
+    const struct hx_weight *const *w1, *const *w2, *const *w3; /* [n_expert] */
     int n_expert;
-    const struct hx_tensor *sel, *weight; /* routed only */
+    const struct hx_tensor *sel, *weight; /* I32, F32 [T, k] */
     const struct hx_weight *s1, *s2, *s3; /* shared expert */
-    float limit;
-    bool quantise;       /* e4m3 inputs of FP8 and FP4 matrices (reference mode) */
-    struct hx_tensor *y; /* BF16 [T, D] */
+    float limit;                          /* SwiGLU clamp; 0: none */
+    bool quantise;                        /* e4m3 inputs of FP8 and FP4 matrices (reference mode) */
+    struct hx_tensor *y;                  /* BF16 [T, D] */
 };
 
 struct hx_engram_args {
@@ -96,9 +98,10 @@ struct hx_engram_args {
 #define ERR struct hx_error *err
 
 struct hx_kernels {
-    /* Streams of each token: S copies of its embedding. tokens: I32 [T] on the device. */
+    /* Streams of each token: S copies of its embedding; pre, F32 [T, S]: 1, 0, ... tokens: I32 [T]
+     * on the device. */
     int (*embed)(DEV, const struct hx_weight *w, const int32_t *tokens, struct hx_tensor *streams,
-                 ERR);
+                 struct hx_tensor *pre, ERR);
     /* y[r] = RMSNorm(x[r]; w); x, y BF16 [R, K], may be the same. */
     int (*rms_norm)(DEV, const struct hx_weight *w, float eps, const struct hx_tensor *x,
                     struct hx_tensor *y, ERR);
@@ -126,10 +129,10 @@ struct hx_kernels {
      * itself): the quantised values, BF16. */
     int (*quantise)(DEV, enum hx_grid grid, const struct hx_tensor *x, struct hx_tensor *codes,
                     struct hx_tensor *scales, struct hx_tensor *value, ERR);
-    /* Quantised rows into the KV state: row r goes to row[r] of stream `which` of sequence seq[r].
-     */
-    int (*kv_store)(DEV, const struct hx_kv_stream *const *stream, const int32_t *seq,
-                    const int64_t *row, int n, const struct hx_tensor *codes,
+    /* Quantised rows into the KV state: row r goes to row[r] of the layer's stream `which` in
+     * sequence seq[r]; row[r] = -1: nowhere. No two rows of a call go to the same place. */
+    int (*kv_store)(DEV, const struct hx_kv_view *const *kv, enum hx_kv_which which, int layer,
+                    const int32_t *seq, const int64_t *row, const struct hx_tensor *codes,
                     const struct hx_tensor *scales, ERR);
     /* Ratio-2 groups that end in this pass: keeps (u, g) of all rows in the open-group store, pools
      * the groups. u, g F32 [T, d]; group i is rows 2 row[i], 2 row[i] + 1 of sequence seq[i]; lat

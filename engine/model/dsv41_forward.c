@@ -1,618 +1,577 @@
-/* The wiring of DeepSeek-V4.1: the only file that knows the order of operations (spec model.md
- * section 3).
- *
- * Rows of a pass are kept compact. Layers past the last KV source only need the rows that the
- * wanted logits, the windows of later tokens and the drafter depend on (section 7, "exact prefill
- * short cut"); after a layer's KV rows are written the others are dropped. With a tap all rows
- * stay. */
-#include <string.h>
+/* The wiring: the order of operations of one pass (spec model.md section 3). The mathematics is in
+ * the kernels, the choice of rows in row_sets.c. Choices that depend on data (experts, selected
+ * rows, candidate blocks) stay on the device. */
+#include <math.h>
 
-#include "model/forward_state.h"
-
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        int try_result = (call);                                                                   \
-        if (try_result < 0)                                                                        \
-            return try_result;                                                                     \
-    } while (0)
+#include "model/dsv41_pass.h"
 
 struct pass {
     struct hx_forward *f;
     const struct hx_forward_in *in;
-    struct hx_batch batch;
     struct hx_error *err;
-    int n_row;
-    int64_t first_out[HX_MAX_LAYERS]; /* of the sequence that is looked at */
+    int il;                        /* present layer, for messages and taps; -1 outside */
+    const struct hx_layer *layer;  /* its weights */
+    const struct hx_tensor *freq;  /* its rotary table */
+    const struct hx_row_set *rows; /* rows that enter the layer */
+    const struct hx_row_set *out;  /* rows that leave it */
+    enum hx_act pre, pre_next;     /* coefficients of the site before, of this site */
+    struct hx_tensor score;        /* index scores, with a tap only */
 };
 
-static const struct hx_weight *weight(const struct pass *p, enum hx_role role, int il)
-{
-    return hx_model_weight(p->f->m, role, il, -1);
-}
+/* Queues one kernel; an error names layer and operation. */
+#define RUN(p, op, ...)                                                                            \
+    do {                                                                                           \
+        int run_r = (p)->f->k->op((p)->f->dev, __VA_ARGS__, (p)->err);                             \
+        if (run_r < 0)                                                                             \
+            return hx_wrap((p)->err, run_r, "layer %d: %s", (p)->il, #op);                         \
+    } while (0)
 
-static void tap(const struct pass *p, const char *name, int il, const struct hx_tensor *t)
-{
-    if (p->in->tap)
-        p->in->tap(p->in->tap_user, name, il, t);
-}
+/* Calls a step of this file. */
+#define STEP(call)                                                                                 \
+    do {                                                                                           \
+        int step_r = (call);                                                                       \
+        if (step_r < 0)                                                                            \
+            return step_r;                                                                         \
+    } while (0)
 
-static struct hx_tensor *rows(struct hx_tensor *t, int n)
+/* The first n rows of an activation. */
+static struct hx_tensor act(const struct pass *p, enum hx_act which, int n)
 {
-    t->ne[0] = n;
+    struct hx_tensor t = p->f->act[which];
+    t.ne[0] = n;
     return t;
 }
 
-static int push(const struct pass *p, void *device, const void *host, size_t n)
+static void tap(const struct pass *p, const char *name, const struct hx_tensor *t)
 {
-    return n ? p->f->be->upload(p->f->dev, device, host, n, p->err) : 0;
+    if (p->in->tap)
+        p->in->tap(p->in->tap_user, name, p->il, t);
 }
 
-/* ---- which rows
- * -------------------------------------------------------------------------------------- */
+static void tap_act(const struct pass *p, const char *name, enum hx_act which, int n)
+{
+    struct hx_tensor t = act(p, which, n);
+    tap(p, name, &t);
+}
 
-/* First position of a sequence whose output of each layer is needed. */
-static void needed_outputs(struct pass *p, const struct hx_forward_seq *s)
+static const struct hx_weight *weight(const struct pass *p, enum hx_role role)
+{
+    return p->layer->w[role];
+}
+
+/* y = W x with the activation grid of the mode. */
+static int linear(struct pass *p, enum hx_role role, enum hx_act x, enum hx_act y, int n)
+{
+    struct hx_tensor tx = act(p, x, n), ty = act(p, y, n);
+    RUN(p, linear, weight(p, role), p->f->reference, &tx, &ty);
+    return 0;
+}
+
+static int norm(struct pass *p, const struct hx_weight *w, enum hx_act x, int n)
+{
+    struct hx_tensor t = act(p, x, n);
+    RUN(p, rms_norm, w, (float)p->f->hp->rms_eps, &t, &t);
+    return 0;
+}
+
+static int keep(struct pass *p, enum hx_act which, int n_from, const struct hx_row_set *to)
+{
+    struct hx_tensor t = act(p, which, n_from);
+    RUN(p, keep_rows, &t, to->keep, to->batch.n_row);
+    return 0;
+}
+
+/* ---- streams ---- */
+
+/* Host rows of the tokens in a set, sequence after sequence, to the device. bytes: of a row. */
+static int upload_rows(struct pass *p, const struct hx_row_set *set, const void *host, size_t bytes,
+                       void *dev)
+{
+    const uint8_t *from = host;
+    uint8_t *to = dev;
+    for (int i = 0; i < p->in->n_seq; i++) {
+        const struct hx_forward_seq *q = &p->in->seq[i];
+        int64_t skip = set->first_pos[i] - q->n_past;
+        size_t n = (size_t)(q->n_tok - skip) * bytes;
+        if (n > 0)
+            STEP(p->f->be->upload(p->f->dev, to, from + (size_t)skip * bytes, n, p->err));
+        from += (size_t)q->n_tok * bytes;
+        to += n;
+    }
+    return 0;
+}
+
+static int start_streams(struct pass *p)
 {
     const struct hx_hparams *h = p->f->hp;
-    int64_t n = s->n_past + s->n_tok, wanted = s->n_logits > 0 ? s->n_logits : 1;
-    int64_t *out = p->first_out;
-    out[h->n_layer - 1] = n - wanted;
-    for (int il = h->n_layer - 1; il > 0; il--) {
-        int64_t first_in = p->f->maps->is_kv_source[il] ? s->n_past : out[il] - (h->window - 1);
-        if (p->f->maps->target_slot[il] >= 0 && n - h->window < first_in)
-            first_in = n - h->window;
-        out[il - 1] = first_in > s->n_past ? first_in : s->n_past;
-    }
-}
-
-static int publish_rows(struct pass *p)
-{
-    struct hx_forward_rows *r = &p->f->rows;
-    size_t n = (size_t)r->n;
-    TRY(push(p, r->d_seq, r->seq, n * sizeof(*r->seq)));
-    TRY(push(p, r->d_pos, r->pos, n * sizeof(*r->pos)));
-    TRY(push(p, r->d_dead, r->dead, n));
-    p->n_row = p->batch.n_row = r->n;
-    return 0;
-}
-
-/* Where each sequence's rows begin: what `fresh` rows are indexed by. */
-static int publish_firsts(struct pass *p)
-{
-    struct hx_forward *f = p->f;
-    for (int i = f->rows.n - 1; i >= 0; i--) {
-        f->first_row[f->rows.seq[i]] = i;
-        f->first_pos[f->rows.seq[i]] = f->rows.pos[i];
-    }
-    TRY(push(p, f->d_first_row, f->first_row, (size_t)p->in->n_seq * sizeof(*f->first_row)));
-    return push(p, f->d_first_pos, f->first_pos, (size_t)p->in->n_seq * sizeof(*f->first_pos));
-}
-
-static int begin_rows(struct pass *p)
-{
-    struct hx_forward *f = p->f;
-    struct hx_forward_rows *r = &f->rows;
-    int n = 0;
-    for (int s = 0; s < p->in->n_seq; s++) {
-        f->views[s] = p->in->seq[s].kv;
-        for (int i = 0; i < p->in->seq[s].n_tok; i++, n++) {
-            if (n == f->max_tok)
-                return hx_fail(p->err, -EINVAL, "a pass of more than %d rows", f->max_tok);
-            int32_t token = p->in->token[n];
-            if (token < 0 || token >= f->hp->n_vocab)
-                return hx_fail(p->err, -EINVAL, "token id %d, expected 0 to %d", token,
-                               f->hp->n_vocab - 1);
-            r->seq[n] = s;
-            r->pos[n] = p->in->seq[s].n_past + i;
-            r->dead[n] = p->in->dead ? p->in->dead[n] : 0;
-        }
-    }
-    r->n = n;
-    TRY(push(p, f->d_token, p->in->token, (size_t)n * sizeof(*f->d_token)));
-    p->batch = (struct hx_batch){n,         p->in->n_seq,   r->d_seq,       r->d_pos,
-                                 r->d_dead, f->d_first_pos, f->d_first_row, f->views};
-    return publish_rows(p);
-}
-
-/* Lists the rows whose output of layer il is needed; returns how many. */
-static int list_kept(struct pass *p, int il)
-{
-    struct hx_forward_rows *r = &p->f->rows;
-    int n = 0, seq = -1;
-    for (int i = 0; i < r->n; i++) {
-        if (r->seq[i] != seq) {
-            seq = r->seq[i];
-            needed_outputs(p, &p->in->seq[seq]);
-        }
-        if (r->pos[i] >= p->first_out[il])
-            p->f->keep[n++] = i;
-    }
-    return n;
-}
-
-/* Drops the rows that are not in f->keep[0..n) from the row list and from the given tensors. */
-static int drop_rows(struct pass *p, int n, struct hx_tensor *const *tensor, int n_tensors)
-{
-    struct hx_forward *f = p->f;
-    struct hx_forward_rows *r = &f->rows;
-    TRY(push(p, f->d_keep, f->keep, (size_t)n * sizeof(*f->keep)));
-    for (int i = 0; i < n_tensors; i++)
-        TRY(f->k->keep_rows(f->dev, tensor[i], f->d_keep, n, p->err));
-    for (int i = 0; i < n; i++) {
-        r->seq[i] = r->seq[f->keep[i]];
-        r->pos[i] = r->pos[f->keep[i]];
-        r->dead[i] = r->dead[f->keep[i]];
-    }
-    r->n = n;
-    return publish_rows(p);
-}
-
-/* ---- Engram and drafter input
- * ------------------------------------------------------------------------ */
-
-static int engram(struct pass *p, int il, int slot)
-{
-    struct hx_forward *f = p->f;
-    const struct hx_hparams *h = f->hp;
-    struct hx_forward_tensors *t = &f->t;
-    int cols = (h->engram_ngram - 1) * h->engram_n_head;
-    const struct hx_tensor codes = {HX_DTYPE_U8,
-                                    3,
-                                    {p->n_row, cols, h->engram_dim, 1},
-                                    (void *)(uintptr_t)p->in->engram[slot].codes};
-    const struct hx_tensor scales = {HX_DTYPE_U8,
-                                     3,
-                                     {p->n_row, cols, h->engram_dim / 32, 1},
-                                     (void *)(uintptr_t)p->in->engram[slot].scales};
-    TRY(f->k->engram_rows(f->dev, &codes, &scales, rows(&t->ev, p->n_row), p->err));
-    tap(p, "engram.v", il, &t->ev);
-    TRY(f->k->linear(f->dev, weight(p, HX_T_ENGRAM_WKV, il), f->mode == HX_MODE_REFERENCE, &t->ev,
-                     rows(&t->ez, p->n_row), p->err));
-    tap(p, "engram.z", il, &t->ez);
-    const struct hx_engram_args a = {&t->streams,
-                                     &t->ez,
-                                     weight(p, HX_T_ENGRAM_Q, il),
-                                     weight(p, HX_T_ENGRAM_K, il),
-                                     p->batch.dead,
-                                     (float)h->rms_eps,
-                                     rows(&t->edot, p->n_row),
-                                     rows(&t->egate, p->n_row)};
-    TRY(f->k->engram_gate(f->dev, &a, p->err));
-    tap(p, "engram.dot", il, &t->edot);
-    tap(p, "engram.gate", il, &t->egate);
-    tap(p, "engram.streams", il, &t->streams);
-    return 0;
-}
-
-/* ---- hyper-connection sites
- * -------------------------------------------------------------------------- */
-
-static const struct site {
-    enum hx_role fn, base, scale, norm;
-    const char *x, *y, *pre, *post, *comb;
-} sites[2] = {
-    {HX_T_HC_ATTN_FN, HX_T_HC_ATTN_BASE, HX_T_HC_ATTN_SCALE, HX_T_ATTN_NORM, "attn.x", "attn.y",
-     "attn.pre", "attn.post", "attn.comb"},
-    {HX_T_HC_FFN_FN, HX_T_HC_FFN_BASE, HX_T_HC_FFN_SCALE, HX_T_FFN_NORM, "ffn.x", "ffn.y",
-     "ffn.pre", "ffn.post", "ffn.comb"},
-};
-
-/* x = RMSNorm(collapse(streams, pre of the site before)). */
-static int site_input(struct pass *p, int il, const struct site *s)
-{
-    struct hx_forward *f = p->f;
-    struct hx_forward_tensors *t = &f->t;
-    TRY(f->k->hc_collapse(f->dev, &t->streams, &t->pre, rows(&t->x, p->n_row), p->err));
-    TRY(f->k->rms_norm(f->dev, weight(p, s->norm, il), (float)f->hp->rms_eps, &t->x, &t->x,
-                       p->err));
-    tap(p, s->x, il, &t->x);
-    return 0;
-}
-
-/* Coefficients from the streams as they are before this site's expand. */
-static int site_mix(struct pass *p, int il, const struct site *s)
-{
-    struct hx_forward *f = p->f;
-    struct hx_forward_tensors *t = &f->t;
-    const struct hx_hc_args a = {&t->streams,
-                                 weight(p, s->fn, il),
-                                 weight(p, s->base, il),
-                                 weight(p, s->scale, il),
-                                 f->hp->hc_iters,
-                                 (float)f->hp->rms_eps,
-                                 (float)f->hp->hc_eps,
-                                 rows(&t->pre_next, p->n_row),
-                                 rows(&t->post, p->n_row),
-                                 rows(&t->comb, p->n_row)};
-    TRY(f->k->hc_mix(f->dev, &a, p->err));
-    tap(p, s->pre, il, &t->pre_next);
-    tap(p, s->post, il, &t->post);
-    tap(p, s->comb, il, &t->comb);
-    return 0;
-}
-
-static int site_output(struct pass *p, int il, const struct site *s)
-{
-    struct hx_forward *f = p->f;
-    struct hx_forward_tensors *t = &f->t;
-    tap(p, s->y, il, &t->y);
-    TRY(f->k->hc_expand(f->dev, &t->y, &t->post, &t->comb, &t->streams, p->err));
-    struct hx_tensor swap = t->pre; /* the next site collapses with what this one computed */
-    t->pre = t->pre_next;
-    t->pre_next = swap;
-    return 0;
-}
-
-/* ---- attention
- * --------------------------------------------------------------------------------------- */
-
-static const struct hx_tensor *freqs(const struct pass *p, int il)
-{
-    return p->f->hp->ratio[il] ? &p->f->t.freq_comp : &p->f->t.freq_main;
-}
-
-static int window_rows(struct pass *p, int il)
-{
-    struct hx_forward *f = p->f;
-    struct hx_forward_tensors *t = &f->t;
-    TRY(f->k->linear(f->dev, weight(p, HX_T_ATTN_WKV, il), f->mode == HX_MODE_REFERENCE, &t->x,
-                     rows(&t->kv, p->n_row), p->err));
-    TRY(f->k->rms_norm(f->dev, weight(p, HX_T_ATTN_KV_NORM, il), (float)f->hp->rms_eps, &t->kv,
-                       &t->kv, p->err));
-    TRY(f->k->rope(f->dev, &t->kv, p->batch.pos, freqs(p, il), false, p->err));
-    return f->k->quantise(f->dev, HX_GRID_FP8_B32, &t->kv, rows(&t->fresh_codes, p->n_row),
-                          rows(&t->fresh_scales, p->n_row), NULL, p->err);
-}
-
-/* Into the ring, after the layer's attention: a pass longer than the ring would overwrite its own
- * keys. rows are the pass's rows before any were dropped; only the newest of each sequence that fit
- * the ring are stored. */
-static int store_window(struct pass *p, int il, int n_fresh)
-{
-    struct hx_forward *f = p->f;
-    for (int s = 0, i = 0; s < p->in->n_seq; s++) {
-        const struct hx_forward_seq *q = &p->in->seq[s];
-        int64_t end = q->n_past + q->n_tok, ring = q->kv->window[il].ring;
-        for (int64_t pos = f->first_pos[s]; q->n_tok > 0 && pos < end; pos++, i++) {
-            f->group_seq[i] = s;
-            f->group_row[i] = pos >= end - ring ? pos : -1;
-        }
-    }
-    TRY(push(p, f->d_group_seq, f->group_seq, (size_t)n_fresh * sizeof(*f->group_seq)));
-    TRY(push(p, f->d_group_row, f->group_row, (size_t)n_fresh * sizeof(*f->group_row)));
-    struct hx_tensor codes = f->t.fresh_codes, scales = f->t.fresh_scales;
-    codes.ne[0] = scales.ne[0] = n_fresh;
-    return f->k->kv_store(f->dev, f->views, HX_KV_WINDOW, il, f->d_group_seq, f->d_group_row,
-                          &codes, &scales, p->err);
-}
-
-/* Groups that end in this pass; row j of the source covers tokens ratio j .. ratio j + ratio - 1.
- */
-static int list_groups(struct pass *p, int ratio)
-{
-    struct hx_forward *f = p->f;
-    int n = 0;
-    for (int i = 0; i < p->n_row; i++) {
-        if ((f->rows.pos[i] + 1) % ratio != 0)
+    int n = p->rows->batch.n_row;
+    struct hx_tensor streams = act(p, HX_ACT_STREAMS, n), pre = act(p, p->pre, n);
+    RUN(p, embed, p->f->embed, p->f->rows.token, &streams, &pre);
+    size_t row = (size_t)h->n_embd * 2;
+    for (int t = 0; p->in->embeds && t < n; t++) {
+        if (!p->in->dead || !p->in->dead[t])
             continue;
-        f->group_seq[n] = f->rows.seq[i];
-        f->group_row[n] = f->rows.pos[i] / ratio;
-        f->group_pos[n] = f->rows.pos[i] / ratio * ratio;
-        n++;
+        for (int s = 0; s < h->hc_mult; s++)
+            STEP(p->f->be->upload(p->f->dev,
+                                  (uint8_t *)streams.data + (size_t)(t * h->hc_mult + s) * row,
+                                  p->in->embeds + (size_t)t * (size_t)h->n_embd, row, p->err));
     }
-    return n;
+    return 0;
 }
 
-/* Quantises rows of x onto a grid and stores them as rows of source il. */
-static int store_groups(struct pass *p, int il, enum hx_kv_which which, const struct hx_tensor *x,
-                        int n)
+static int engram(struct pass *p, int slot)
 {
-    struct hx_forward *f = p->f;
-    struct hx_tensor codes = f->t.codes, scales = f->t.scales;
-    bool comp = which == HX_KV_COMP;
-    codes.ne[0] = scales.ne[0] = n;
-    codes.ne[1] = x->ne[1] / 2;
-    scales.ne[1] = x->ne[1] / (comp ? 16 : 32);
-    TRY(f->k->quantise(f->dev, comp ? HX_GRID_FP4_B16 : HX_GRID_FP4_B32, x, &codes, &scales, NULL,
-                       p->err));
-    return f->k->kv_store(f->dev, f->views, which, il, f->d_group_seq, f->d_group_row, &codes,
-                          &scales, p->err);
+    const struct hx_hparams *h = p->f->hp;
+    int n = p->rows->batch.n_row;
+    struct hx_tensor codes = act(p, HX_ACT_ENGRAM_CODES, n),
+                     scales = act(p, HX_ACT_ENGRAM_SCALES, n), v = act(p, HX_ACT_ENGRAM_V, n),
+                     z = act(p, HX_ACT_ENGRAM_Z, n), streams = act(p, HX_ACT_STREAMS, n),
+                     dot = act(p, HX_ACT_ENGRAM_DOT, n), gate = act(p, HX_ACT_ENGRAM_GATE, n);
+    size_t n_values = (size_t)(codes.ne[1] * codes.ne[2]);
+    STEP(upload_rows(p, p->rows, p->in->engram[slot].codes, n_values, codes.data));
+    STEP(upload_rows(p, p->rows, p->in->engram[slot].scales, n_values / 32, scales.data));
+    RUN(p, engram_rows, &codes, &scales, &v);
+    STEP(linear(p, HX_T_ENGRAM_WKV, HX_ACT_ENGRAM_V, HX_ACT_ENGRAM_Z, n));
+    RUN(p, engram_gate,
+        &(struct hx_engram_args){.streams = &streams,
+                                 .z = &z,
+                                 .q_weight = weight(p, HX_T_ENGRAM_Q),
+                                 .k_weight = weight(p, HX_T_ENGRAM_K),
+                                 .dead = p->rows->batch.dead,
+                                 .eps = (float)h->rms_eps,
+                                 .dot = &dot,
+                                 .gate = &gate});
+    tap(p, "engram.v", &v);
+    tap(p, "engram.z", &z);
+    tap(p, "engram.dot", &dot);
+    tap(p, "engram.gate", &gate);
+    tap(p, "engram.streams", &streams);
+    return 0;
 }
 
-static int compress(struct pass *p, int il)
+/* Sublayer input: streams collapsed with the coefficients of the site before, normed. */
+static int collapse(struct pass *p, const struct hx_weight *w, int n)
 {
-    struct hx_forward *f = p->f;
-    struct hx_forward_tensors *t = &f->t;
-    int ratio = f->hp->ratio[il], n = list_groups(p, ratio);
-    size_t count = (size_t)n;
-    float eps = (float)f->hp->rms_eps;
-    TRY(push(p, f->d_group_seq, f->group_seq, count * sizeof(*f->group_seq)));
-    TRY(push(p, f->d_group_row, f->group_row, count * sizeof(*f->group_row)));
-    TRY(push(p, f->d_group_pos, f->group_pos, count * sizeof(*f->group_pos)));
-    rows(&t->lat, n);
-    rows(&t->key, n);
-    if (ratio == 1) {
-        TRY(f->k->linear(f->dev, weight(p, HX_T_COMP_WKV, il), false, &t->x, &t->lat, p->err));
+    struct hx_tensor streams = act(p, HX_ACT_STREAMS, n), pre = act(p, p->pre, n),
+                     x = act(p, HX_ACT_X, n);
+    RUN(p, hc_collapse, &streams, &pre, &x);
+    return norm(p, w, HX_ACT_X, n);
+}
+
+struct site {
+    enum hx_role fn, base, scale;
+    const char *pre, *post, *comb; /* tap names */
+};
+static const struct site attn_site = {HX_T_HC_ATTN_FN, HX_T_HC_ATTN_BASE, HX_T_HC_ATTN_SCALE,
+                                      "attn.pre",      "attn.post",       "attn.comb"};
+static const struct site ffn_site = {HX_T_HC_FFN_FN, HX_T_HC_FFN_BASE, HX_T_HC_FFN_SCALE,
+                                     "ffn.pre",      "ffn.post",       "ffn.comb"};
+
+static int mix(struct pass *p, const struct site *s, int n)
+{
+    struct hx_tensor streams = act(p, HX_ACT_STREAMS, n), pre = act(p, p->pre_next, n),
+                     post = act(p, HX_ACT_POST, n), comb = act(p, HX_ACT_COMB, n);
+    RUN(p, hc_mix,
+        &(struct hx_hc_args){.streams = &streams,
+                             .fn = weight(p, s->fn),
+                             .base = weight(p, s->base),
+                             .scale = weight(p, s->scale),
+                             .iters = p->f->hp->hc_iters,
+                             .rms_eps = (float)p->f->hp->rms_eps,
+                             .hc_eps = (float)p->f->hp->hc_eps,
+                             .pre = &pre,
+                             .post = &post,
+                             .comb = &comb});
+    tap(p, s->pre, &pre);
+    tap(p, s->post, &post);
+    tap(p, s->comb, &comb);
+    return 0;
+}
+
+/* Streams of the next site; its coefficients become the ones handed on. */
+static int expand(struct pass *p, int n)
+{
+    struct hx_tensor y = act(p, HX_ACT_Y, n), post = act(p, HX_ACT_POST, n),
+                     comb = act(p, HX_ACT_COMB, n), streams = act(p, HX_ACT_STREAMS, n);
+    RUN(p, hc_expand, &y, &post, &comb, &streams);
+    enum hx_act t = p->pre;
+    p->pre = p->pre_next;
+    p->pre_next = t;
+    return 0;
+}
+
+/* ---- attention ---- */
+
+static int rope(struct pass *p, enum hx_act which, const struct hx_batch *b, bool inverse)
+{
+    struct hx_tensor t = act(p, which, b->n_row);
+    RUN(p, rope, &t, b->pos, p->freq, inverse);
+    return 0;
+}
+
+static int window_rows(struct pass *p)
+{
+    int n = p->rows->batch.n_row;
+    STEP(linear(p, HX_T_ATTN_WKV, HX_ACT_X, HX_ACT_KV, n));
+    STEP(norm(p, weight(p, HX_T_ATTN_KV_NORM), HX_ACT_KV, n));
+    STEP(rope(p, HX_ACT_KV, &p->rows->batch, false));
+    struct hx_tensor kv = act(p, HX_ACT_KV, n), codes = act(p, HX_ACT_KV_CODES, n),
+                     scales = act(p, HX_ACT_KV_SCALES, n);
+    RUN(p, quantise, HX_GRID_FP8_B32, &kv, &codes, &scales, NULL);
+    return 0;
+}
+
+/* Quantised compressed rows or keys of the groups in b. */
+static int store_groups(struct pass *p, enum hx_act x, enum hx_grid grid, enum hx_act c,
+                        enum hx_act s, enum hx_kv_which which, const struct hx_batch *b,
+                        const int64_t *row)
+{
+    struct hx_tensor t = act(p, x, b->n_row), codes = act(p, c, b->n_row),
+                     scales = act(p, s, b->n_row);
+    STEP(rope(p, x, b, false));
+    RUN(p, quantise, grid, &t, &codes, &scales, NULL);
+    RUN(p, kv_store, b->kv, which, p->il, b->seq, row, &codes, &scales);
+    return 0;
+}
+
+/* Compressed rows and index keys of the groups that end in this pass. */
+static int compress(struct pass *p)
+{
+    const struct hx_batch *all = &p->rows->batch, *b = all;
+    const int64_t *row = all->pos;
+    int n = all->n_row;
+    if (p->f->hp->ratio[p->il] == 1) {
+        STEP(linear(p, HX_T_COMP_WKV, HX_ACT_X, HX_ACT_LATENT, n));
     } else {
-        TRY(f->k->linear(f->dev, weight(p, HX_T_COMP_WKV, il), false, &t->x, rows(&t->u, p->n_row),
-                         p->err));
-        TRY(f->k->linear(f->dev, weight(p, HX_T_COMP_WGATE, il), false, &t->x,
-                         rows(&t->g, p->n_row), p->err));
-        TRY(f->k->pool_groups(f->dev, &p->batch, il, &t->u, &t->g, f->d_group_seq, f->d_group_row,
-                              &t->lat, p->err));
+        struct hx_tensor u = act(p, HX_ACT_COMP_U, n), g = act(p, HX_ACT_COMP_G, n);
+        b = &p->f->rows.groups;
+        row = p->f->rows.group_row;
+        struct hx_tensor latent = act(p, HX_ACT_LATENT, b->n_row);
+        STEP(linear(p, HX_T_COMP_WKV, HX_ACT_X, HX_ACT_COMP_U, n));
+        STEP(linear(p, HX_T_COMP_WGATE, HX_ACT_X, HX_ACT_COMP_G, n));
+        RUN(p, pool_groups, all, p->il, &u, &g, b->seq, row, &latent);
     }
-    if (n == 0)
+    if (b->n_row == 0)
         return 0;
-    TRY(f->k->rms_norm(f->dev, weight(p, HX_T_COMP_NORM, il), eps, &t->lat, &t->lat, p->err));
-    TRY(f->k->linear(f->dev, weight(p, HX_T_INDEX_WK, il), false, &t->lat, &t->key, p->err));
-    TRY(f->k->rms_norm(f->dev, weight(p, HX_T_INDEX_K_NORM, il), eps, &t->key, &t->key, p->err));
-    TRY(f->k->rope(f->dev, &t->key, f->d_group_pos, &t->freq_comp, false, p->err));
-    TRY(f->k->rope(f->dev, &t->lat, f->d_group_pos, &t->freq_comp, false, p->err));
-    TRY(store_groups(p, il, HX_KV_KEY, &t->key, n));
-    return store_groups(p, il, HX_KV_COMP, &t->lat, n);
+    STEP(norm(p, weight(p, HX_T_COMP_NORM), HX_ACT_LATENT, b->n_row));
+    STEP(linear(p, HX_T_INDEX_WK, HX_ACT_LATENT, HX_ACT_KEY, b->n_row));
+    STEP(norm(p, weight(p, HX_T_INDEX_K_NORM), HX_ACT_KEY, b->n_row));
+    STEP(store_groups(p, HX_ACT_KEY, HX_GRID_FP4_B32, HX_ACT_KEY_CODES, HX_ACT_KEY_SCALES,
+                      HX_KV_KEY, b, row));
+    return store_groups(p, HX_ACT_LATENT, HX_GRID_FP4_B16, HX_ACT_COMP_CODES, HX_ACT_COMP_SCALES,
+                        HX_KV_COMP, b, row);
 }
 
-/* Scores of all visible rows are only kept for a tap. */
-static int tapped_scores(struct pass *p, int ratio, struct hx_buffer **buf, struct hx_tensor *score)
+static int64_t most_visible(const struct pass *p)
 {
-    int64_t most = 1;
-    for (int i = 0; i < p->n_row; i++) {
-        int64_t v = (p->f->rows.pos[i] + 1) / ratio;
+    int64_t most = 0;
+    for (int i = 0; i < p->in->n_seq; i++) {
+        int64_t v = (p->in->seq[i].n_past + p->in->seq[i].n_tok) / p->f->hp->ratio[p->il];
         most = v > most ? v : most;
     }
-    TRY(p->f->be->alloc(p->f->dev, HX_MEM_DEVICE, (size_t)p->n_row * (size_t)most * sizeof(float),
-                        buf, p->err));
-    *score = (struct hx_tensor){HX_DTYPE_F32, 2, {p->n_row, most, 1, 1}, p->f->be->address(*buf)};
+    return most;
+}
+
+static int select_rows(struct pass *p)
+{
+    const struct hx_hparams *h = p->f->hp;
+    int n = p->out->batch.n_row;
+    STEP(linear(p, HX_T_INDEX_WQ_B, HX_ACT_QR, HX_ACT_IQ, n));
+    STEP(rope(p, HX_ACT_IQ, &p->out->batch, false));
+    STEP(linear(p, HX_T_INDEX_WEIGHTS, HX_ACT_X, HX_ACT_IW, n));
+    struct hx_tensor iq = act(p, HX_ACT_IQ, n), codes = act(p, HX_ACT_IQ_CODES, n),
+                     scales = act(p, HX_ACT_IQ_SCALES, n), w = act(p, HX_ACT_IW, n),
+                     topk = act(p, HX_ACT_TOPK, n), cand = act(p, HX_ACT_CAND, n);
+    RUN(p, quantise, HX_GRID_FP4_B32, &iq, &codes, &scales, &iq);
+    if (p->in->tap) {
+        p->score.ne[0] = n;
+        p->score.ne[1] = most_visible(p);
+    }
+    RUN(p, index_select,
+        &(struct hx_index_args){
+            .batch = &p->out->batch,
+            .source = p->f->maps->kv_source[p->il],
+            .ratio = h->ratio[p->il],
+            .q = &iq,
+            .w = &w,
+            .factor = (float)(pow(h->index_head_dim, -0.5) * pow(h->index_n_head, -0.5)),
+            .reference = p->f->reference,
+            .topk = h->index_topk,
+            .cand_block = h->candidate_block,
+            .n_cand = h->candidate_blocks,
+            .write_cand = p->il == h->candidate_source,
+            .read_cand = h->candidate_source >= 0 && p->il > h->candidate_source,
+            .sel = &topk,
+            .cand = &cand,
+            .score = p->in->tap ? &p->score : NULL,
+        });
+    tap(p, "index.q_codes", &codes);
+    tap(p, "index.q_scales", &scales);
+    tap(p, "index.w", &w);
+    tap(p, "index.score", &p->score);
+    tap(p, "index.topk", &topk);
+    if (p->il == h->candidate_source)
+        tap(p, "index.cand", &cand);
     return 0;
 }
 
-static int select_rows(struct pass *p, int il)
+static int attend(struct pass *p)
 {
-    struct hx_forward *f = p->f;
-    const struct hx_hparams *h = f->hp;
-    struct hx_forward_tensors *t = &f->t;
-    TRY(f->k->linear(f->dev, weight(p, HX_T_INDEX_WQ_B, il), f->mode == HX_MODE_REFERENCE, &t->qr,
-                     rows(&t->iq, p->n_row), p->err));
-    TRY(f->k->rope(f->dev, &t->iq, p->batch.pos, &t->freq_comp, false, p->err));
-    TRY(f->k->quantise(f->dev, HX_GRID_FP4_B32, &t->iq, rows(&t->iq_codes, p->n_row),
-                       rows(&t->iq_scales, p->n_row), &t->iq, p->err));
-    TRY(f->k->linear(f->dev, weight(p, HX_T_INDEX_WEIGHTS, il), false, &t->x,
-                     rows(&t->iw, p->n_row), p->err));
-    double factor =
-        1.0 / __builtin_sqrt((double)h->index_head_dim) / __builtin_sqrt((double)h->index_n_head);
-    struct hx_buffer *score_buf = NULL;
-    struct hx_tensor score;
-    if (p->in->tap)
-        TRY(tapped_scores(p, h->ratio[il], &score_buf, &score));
-    const struct hx_index_args a = {
-        .batch = &p->batch,
-        .source = f->maps->kv_source[il],
-        .ratio = h->ratio[il],
-        .q = &t->iq,
-        .w = &t->iw,
-        .factor = (float)factor,
-        .reference = f->mode == HX_MODE_REFERENCE,
-        .topk = h->index_topk,
-        .cand_block = h->candidate_block,
-        .n_cand = h->candidate_blocks,
-        .write_cand = il == h->candidate_source,
-        .read_cand = h->candidate_source >= 0 && il > h->candidate_source,
-        .sel = rows(&t->sel, p->n_row),
-        .cand = rows(&t->cand, p->n_row),
-        .score = score_buf ? &score : NULL,
-    };
-    int r = f->k->index_select(f->dev, &a, p->err);
-    if (r == 0) {
-        tap(p, "index.q_codes", il, &t->iq_codes);
-        tap(p, "index.q_scales", il, &t->iq_scales);
-        tap(p, "index.w", il, &t->iw);
-        if (score_buf)
-            tap(p, "index.score", il, &score);
-        tap(p, "index.topk", il, &t->sel);
-        if (a.write_cand)
-            tap(p, "index.cand", il, &t->cand);
+    const struct hx_hparams *h = p->f->hp;
+    int n_in = p->rows->batch.n_row, n = p->out->batch.n_row;
+    struct hx_tensor q = act(p, HX_ACT_Q, n), o = act(p, HX_ACT_O, n),
+                     topk = act(p, HX_ACT_TOPK, n), codes = act(p, HX_ACT_KV_CODES, n_in),
+                     scales = act(p, HX_ACT_KV_SCALES, n_in);
+    struct hx_batch b = p->out->batch; /* queries; keys of the pass are those of p->rows */
+    b.first_pos = p->rows->batch.first_pos;
+    b.first_row = p->rows->batch.first_row;
+    RUN(p, attend,
+        &(struct hx_attend_args){.batch = &b,
+                                 .layer = p->il,
+                                 .source = p->f->maps->kv_source[p->il],
+                                 .window = h->window,
+                                 .q = &q,
+                                 .fresh_codes = &codes,
+                                 .fresh_scales = &scales,
+                                 .sel = &topk,
+                                 .sink = weight(p, HX_T_ATTN_SINK),
+                                 .scale = (float)pow(h->head_dim, -0.5),
+                                 .o = &o});
+    tap(p, "attn.o", &o);
+    return 0;
+}
+
+/* Only now: keys before the pass are read from the ring that these rows overwrite. */
+static int store_window(struct pass *p)
+{
+    int n = p->rows->batch.n_row;
+    struct hx_tensor codes = act(p, HX_ACT_KV_CODES, n), scales = act(p, HX_ACT_KV_SCALES, n);
+    RUN(p, kv_store, p->rows->batch.kv, HX_KV_WINDOW, p->il, p->rows->batch.seq,
+        p->rows->window_row, &codes, &scales);
+    return 0;
+}
+
+static int attn_out(struct pass *p)
+{
+    int n = p->out->batch.n_row, n_group = p->f->hp->o_groups;
+    STEP(rope(p, HX_ACT_O, &p->out->batch, true));
+    struct hx_tensor o = act(p, HX_ACT_O, n), a = act(p, HX_ACT_OA, n);
+    RUN(p, linear_grouped, weight(p, HX_T_ATTN_WO_A), n_group, &o, &a);
+    return linear(p, HX_T_ATTN_WO_B, HX_ACT_OA, HX_ACT_Y, n);
+}
+
+static int attention(struct pass *p)
+{
+    const struct hx_maps *maps = p->f->maps;
+    int n_in = p->rows->batch.n_row, n = p->out->batch.n_row;
+    bool fewer = p->out != p->rows;
+    STEP(collapse(p, weight(p, HX_T_ATTN_NORM), n_in));
+    tap_act(p, "attn.x", HX_ACT_X, n_in);
+    if (fewer)
+        STEP(keep(p, HX_ACT_STREAMS, n_in, p->out));
+    STEP(mix(p, &attn_site, n));
+    STEP(window_rows(p));
+    if (maps->is_kv_source[p->il])
+        STEP(compress(p));
+    if (n == 0) /* the last layer of a pass without logits */
+        return store_window(p);
+    if (fewer) {
+        STEP(keep(p, HX_ACT_X, n_in, p->out));
+        if (!maps->is_index_source[p->il])
+            STEP(keep(p, HX_ACT_TOPK, n_in, p->out));
+        if (p->f->hp->candidate_source >= 0 && p->il > p->f->hp->candidate_source)
+            STEP(keep(p, HX_ACT_CAND, n_in, p->out));
     }
-    if (score_buf)
-        f->be->free(score_buf);
-    return r;
+    STEP(linear(p, HX_T_ATTN_WQ_A, HX_ACT_X, HX_ACT_QR, n));
+    STEP(norm(p, weight(p, HX_T_ATTN_Q_NORM), HX_ACT_QR, n));
+    STEP(linear(p, HX_T_ATTN_WQ_B, HX_ACT_QR, HX_ACT_Q, n));
+    STEP(rope(p, HX_ACT_Q, &p->out->batch, false));
+    tap_act(p, "attn.qr", HX_ACT_QR, n);
+    tap_act(p, "attn.q", HX_ACT_Q, n);
+    if (maps->is_index_source[p->il])
+        STEP(select_rows(p));
+    STEP(attend(p));
+    STEP(store_window(p));
+    STEP(attn_out(p));
+    tap_act(p, "attn.y", HX_ACT_Y, n);
+    return expand(p, n);
 }
 
-static int attend(struct pass *p, int il)
+/* ---- experts ---- */
+
+static int ffn(struct pass *p)
 {
-    struct hx_forward *f = p->f;
-    const struct hx_hparams *h = f->hp;
-    struct hx_forward_tensors *t = &f->t;
-    const struct hx_attend_args a = {
-        .batch = &p->batch,
-        .layer = il,
-        .source = f->maps->kv_source[il],
-        .window = h->window,
-        .q = &t->q,
-        .fresh_codes = &t->fresh_codes,
-        .fresh_scales = &t->fresh_scales,
-        .sel = &t->sel,
-        .sink = weight(p, HX_T_ATTN_SINK, il),
-        .scale = (float)(1.0 / __builtin_sqrt((double)h->head_dim)),
-        .o = rows(&t->o, p->n_row),
-    };
-    TRY(f->k->attend(f->dev, &a, p->err));
-    tap(p, "attn.o", il, &t->o);
-    TRY(f->k->rope(f->dev, &t->o, p->batch.pos, freqs(p, il), true, p->err));
-    const struct hx_tensor grouped = {
-        HX_DTYPE_BF16,
-        3,
-        {p->n_row, h->o_groups, (int64_t)h->n_head * h->head_dim / h->o_groups, 1},
-        t->o.data};
-    TRY(f->k->linear_grouped(f->dev, weight(p, HX_T_ATTN_WO_A, il), h->o_groups, &grouped,
-                             rows(&t->a, p->n_row), p->err));
-    return f->k->linear(f->dev, weight(p, HX_T_ATTN_WO_B, il), f->mode == HX_MODE_REFERENCE, &t->a,
-                        rows(&t->y, p->n_row), p->err);
+    const struct hx_hparams *h = p->f->hp;
+    int n = p->out->batch.n_row;
+    STEP(mix(p, &ffn_site, n));
+    STEP(collapse(p, weight(p, HX_T_FFN_NORM), n));
+    struct hx_tensor z = act(p, HX_ACT_X, n), y = act(p, HX_ACT_Y, n),
+                     score = act(p, HX_ACT_ROUTE_SCORE, n), sel = act(p, HX_ACT_ROUTE_EXPERT, n),
+                     w = act(p, HX_ACT_ROUTE_WEIGHT, n);
+    RUN(p, route,
+        &(struct hx_route_args){.z = &z,
+                                .gate = weight(p, HX_T_GATE),
+                                .bias = weight(p, HX_T_GATE_BIAS),
+                                .bias_vl = weight(p, HX_T_GATE_BIAS_VL),
+                                .dead = p->out->batch.dead,
+                                .temp = (float)h->gate_temp,
+                                .route_scale = (float)h->route_scale,
+                                .norm = h->norm_topk_prob,
+                                .sel = &sel,
+                                .weight = &w,
+                                .score = &score});
+    const struct hx_weight **const *e = p->layer->experts;
+    RUN(p, experts,
+        &(struct hx_experts_args){.z = &z,
+                                  .w1 = e[0],
+                                  .w2 = e[1],
+                                  .w3 = e[2],
+                                  .n_expert = h->n_expert,
+                                  .sel = &sel,
+                                  .weight = &w,
+                                  .s1 = weight(p, HX_T_SHARED_W1),
+                                  .s2 = weight(p, HX_T_SHARED_W2),
+                                  .s3 = weight(p, HX_T_SHARED_W3),
+                                  .limit = (float)h->swiglu_limit,
+                                  .quantise = p->f->reference,
+                                  .y = &y});
+    tap(p, "ffn.x", &z);
+    tap(p, "router.score", &score);
+    tap(p, "router.expert", &sel);
+    tap(p, "router.weight", &w);
+    tap(p, "ffn.y", &y);
+    return expand(p, n);
 }
 
-static int attention_site(struct pass *p, int il)
-{
-    struct hx_forward *f = p->f;
-    struct hx_forward_tensors *t = &f->t;
-    bool reference = f->mode == HX_MODE_REFERENCE;
-    TRY(publish_firsts(p));
-    TRY(site_input(p, il, &sites[0]));
-    TRY(window_rows(p, il));
-    if (f->maps->is_kv_source[il])
-        TRY(compress(p, il));
-    int n_fresh = p->n_row, kept = p->in->tap ? n_fresh : list_kept(p, il);
-    if (kept < n_fresh) {
-        struct hx_tensor *live[] = {&t->streams, &t->x, &t->sel, &t->cand};
-        rows(&t->sel, n_fresh);
-        rows(&t->cand, n_fresh);
-        TRY(drop_rows(p, kept, live, 4));
-    }
-    TRY(site_mix(p, il, &sites[0]));
-    TRY(f->k->linear(f->dev, weight(p, HX_T_ATTN_WQ_A, il), reference, &t->x,
-                     rows(&t->qr, p->n_row), p->err));
-    TRY(f->k->rms_norm(f->dev, weight(p, HX_T_ATTN_Q_NORM, il), (float)f->hp->rms_eps, &t->qr,
-                       &t->qr, p->err));
-    tap(p, "attn.qr", il, &t->qr);
-    TRY(f->k->linear(f->dev, weight(p, HX_T_ATTN_WQ_B, il), reference, &t->qr,
-                     rows(&t->q, p->n_row), p->err));
-    TRY(f->k->rope(f->dev, &t->q, p->batch.pos, freqs(p, il), false, p->err));
-    tap(p, "attn.q", il, &t->q);
-    if (f->maps->is_index_source[il])
-        TRY(select_rows(p, il));
-    TRY(attend(p, il));
-    TRY(store_window(p, il, n_fresh));
-    return site_output(p, il, &sites[0]);
-}
-
-/* ---- experts
- * ----------------------------------------------------------------------------------------- */
-
-static int ffn_site(struct pass *p, int il)
-{
-    struct hx_forward *f = p->f;
-    const struct hx_hparams *h = f->hp;
-    struct hx_forward_tensors *t = &f->t;
-    TRY(site_input(p, il, &sites[1]));
-    TRY(site_mix(p, il, &sites[1]));
-    const struct hx_route_args route = {
-        .z = &t->x,
-        .gate = weight(p, HX_T_GATE, il),
-        .bias = weight(p, HX_T_GATE_BIAS, il),
-        .bias_vl = weight(p, HX_T_GATE_BIAS_VL, il),
-        .dead = p->batch.dead,
-        .temp = (float)h->gate_temp,
-        .route_scale = (float)h->route_scale,
-        .norm = h->norm_topk_prob,
-        .sel = rows(&t->expert, p->n_row),
-        .weight = rows(&t->weight, p->n_row),
-        .score = rows(&t->score, p->n_row),
-    };
-    TRY(f->k->route(f->dev, &route, p->err));
-    tap(p, "router.score", il, &t->score);
-    tap(p, "router.expert", il, &t->expert);
-    tap(p, "router.weight", il, &t->weight);
-    const struct hx_experts_args experts = {
-        .z = &t->x,
-        .w1 = f->expert[0] + (size_t)il * (size_t)h->n_expert,
-        .w2 = f->expert[1] + (size_t)il * (size_t)h->n_expert,
-        .w3 = f->expert[2] + (size_t)il * (size_t)h->n_expert,
-        .n_expert = h->n_expert,
-        .sel = &t->expert,
-        .weight = &t->weight,
-        .s1 = weight(p, HX_T_SHARED_W1, il),
-        .s2 = weight(p, HX_T_SHARED_W2, il),
-        .s3 = weight(p, HX_T_SHARED_W3, il),
-        .limit = (float)h->swiglu_limit,
-        .quantise = f->mode == HX_MODE_REFERENCE,
-        .y = rows(&t->y, p->n_row),
-    };
-    TRY(f->k->experts(f->dev, &experts, p->err));
-    return site_output(p, il, &sites[1]);
-}
-
-/* ---- whole pass
- * -------------------------------------------------------------------------------------- */
+/* ---- pass ---- */
 
 static int layer(struct pass *p, int il)
 {
-    struct hx_forward *f = p->f;
-    tap(p, "streams", il, &f->t.streams);
-    if (f->maps->engram_slot[il] >= 0)
-        TRY(engram(p, il, f->maps->engram_slot[il]));
-    if (f->maps->target_slot[il] >= 0 && p->in->tap) {
-        TRY(f->k->stream_mean(f->dev, &f->t.streams, rows(&f->t.mean, p->n_row), p->err));
-        tap(p, "target", il, &f->t.mean);
+    const struct hx_row_sets *rows = &p->f->rows;
+    p->il = il;
+    p->layer = &p->f->layer[il];
+    p->freq = &p->f->freq[p->f->hp->ratio[il] ? 1 : 0];
+    p->rows = &rows->set[rows->in[il]];
+    p->out = &rows->set[rows->in[il + 1]];
+    if (p->in->tap && il + 1 == p->f->hp->n_layer)
+        p->out = p->rows; /* taps see all rows; the head takes its own */
+    int n = p->rows->batch.n_row;
+    p->f->layer_rows += p->out->batch.n_row;
+    tap_act(p, "streams", HX_ACT_STREAMS, n);
+    if (p->f->maps->engram_slot[il] >= 0)
+        STEP(engram(p, p->f->maps->engram_slot[il]));
+    if (p->f->maps->target_slot[il] >= 0 && p->in->tap) {
+        struct hx_tensor streams = act(p, HX_ACT_STREAMS, n), mean = act(p, HX_ACT_MAIN, n);
+        RUN(p, stream_mean, &streams, &mean);
+        tap(p, "main", &mean);
     }
-    TRY(attention_site(p, il));
-    tap(p, "streams_mid", il, &f->t.streams);
-    return ffn_site(p, il);
+    STEP(attention(p));
+    if (p->out->batch.n_row == 0)
+        return 0;
+    tap_act(p, "streams_mid", HX_ACT_STREAMS, p->out->batch.n_row);
+    return ffn(p);
 }
 
-/* Logits of the last n_logits rows of every sequence. */
 static int head(struct pass *p)
 {
-    struct hx_forward *f = p->f;
-    struct hx_forward_tensors *t = &f->t;
-    tap(p, "final.streams", -1, &t->streams);
-    if (p->in->tap) {
-        TRY(f->k->hc_collapse(f->dev, &t->streams, &t->pre, rows(&t->x, p->n_row), p->err));
-        tap(p, "final.h", -1, &t->x);
-        TRY(f->k->rms_norm(f->dev, weight(p, HX_T_NORM, -1), (float)f->hp->rms_eps, &t->x, &t->x,
-                           p->err));
-        tap(p, "final.hn", -1, &t->x);
+    const struct hx_row_sets *rows = &p->f->rows;
+    const struct hx_row_set *wanted = &rows->set[rows->in[p->f->hp->n_layer]];
+    int n = wanted->batch.n_row;
+    p->il = p->f->hp->n_layer;
+    if (wanted != p->out) {
+        STEP(keep(p, HX_ACT_STREAMS, p->out->batch.n_row, wanted));
+        STEP(keep(p, p->pre, p->out->batch.n_row, wanted));
     }
-    int n = 0;
-    for (int i = 0; i < p->n_row; i++) {
-        const struct hx_forward_seq *s = &p->in->seq[f->rows.seq[i]];
-        if (f->rows.pos[i] >= s->n_past + s->n_tok - s->n_logits)
-            f->keep[n++] = i;
-    }
-    if (n == 0)
-        return 0;
-    struct hx_tensor *live[] = {&t->streams, &t->pre};
-    TRY(drop_rows(p, n, live, 2));
-    TRY(f->k->hc_collapse(f->dev, &t->streams, &t->pre, rows(&t->x, n), p->err));
-    TRY(f->k->rms_norm(f->dev, weight(p, HX_T_NORM, -1), (float)f->hp->rms_eps, &t->x, &t->x,
-                       p->err));
-    size_t row_bytes = (size_t)f->hp->n_vocab * sizeof(float);
-    for (int i = 0; i < n; i += HX_HEAD_ROWS) {
-        struct hx_tensor x = t->x;
-        int m = n - i < HX_HEAD_ROWS ? n - i : HX_HEAD_ROWS;
-        x.ne[0] = m;
-        x.data = (uint16_t *)t->x.data + (int64_t)i * f->hp->n_embd;
-        TRY(f->k->linear(f->dev, weight(p, HX_T_HEAD, -1), false, &x, rows(&t->logits, m), p->err));
-        TRY(f->be->download(f->dev, p->in->logits + (size_t)i * (size_t)f->hp->n_vocab,
-                            t->logits.data, (size_t)m * row_bytes, p->err));
+    struct hx_tensor streams = act(p, HX_ACT_STREAMS, n), pre = act(p, p->pre, n),
+                     x = act(p, HX_ACT_X, n);
+    p->il = -1;
+    tap(p, "final.streams", &streams);
+    RUN(p, hc_collapse, &streams, &pre, &x);
+    tap(p, "final.h", &x);
+    STEP(norm(p, p->f->norm, HX_ACT_X, n));
+    tap(p, "final.hn", &x);
+    size_t row = (size_t)p->f->hp->n_vocab * sizeof(float), x_row = (size_t)p->f->hp->n_embd * 2;
+    for (int t = 0; t < n; t += HX_HEAD_ROWS) {
+        int m = n - t < HX_HEAD_ROWS ? n - t : HX_HEAD_ROWS;
+        struct hx_tensor logits = act(p, HX_ACT_LOGITS, m), some = act(p, HX_ACT_X, m);
+        some.data = (uint8_t *)x.data + (size_t)t * x_row;
+        RUN(p, linear, p->f->head, false, &some, &logits);
+        STEP(p->f->be->download(p->f->dev, (uint8_t *)p->in->logits + (size_t)t * row, logits.data,
+                                (size_t)m * row, p->err));
     }
     return 0;
 }
 
-static int run_pass(struct pass *p)
+static int check(const struct hx_forward *f, const struct hx_forward_in *in, struct hx_error *err)
+{
+    int64_t n = 0;
+    if (in->n_seq < 1 || in->n_seq > f->rows.max_seq)
+        return hx_fail(err, -EINVAL, "pass of %d sequences: expected 1 to %d", in->n_seq,
+                       f->rows.max_seq);
+    for (int i = 0; i < in->n_seq; i++) {
+        const struct hx_forward_seq *q = &in->seq[i];
+        if (q->n_tok < 1 || q->n_logits < 0 || q->n_logits > q->n_tok || q->n_past < 0)
+            return hx_fail(err, -EINVAL,
+                           "sequence %d of a pass: %d rows, %d with logits, behind %lld: expected "
+                           "at least 1 row and 0 to that many with logits",
+                           i, q->n_tok, q->n_logits, (long long)q->n_past);
+        if (q->n_logits > 0 && !in->logits)
+            return hx_fail(err, -EINVAL, "sequence %d of a pass: no room for its logits", i);
+        if (q->n_past > f->hp->max_positions - q->n_tok)
+            return hx_fail(err, -EINVAL,
+                           "sequence %d of a pass: %d rows behind %lld: the limit is %lld", i,
+                           q->n_tok, (long long)q->n_past, (long long)f->hp->max_positions);
+        n += q->n_tok;
+    }
+    if (n > f->rows.max_tok)
+        return hx_fail(err, -EINVAL, "pass of %lld rows: the limit is %d", (long long)n,
+                       f->rows.max_tok);
+    for (int i = 0; i < f->hp->n_engram; i++) {
+        if (!in->engram[i].codes || !in->engram[i].scales)
+            return hx_fail(err, -EINVAL, "pass without the Engram rows of layer %d",
+                           f->hp->engram_layer[i]);
+    }
+    for (int64_t t = 0; t < n; t++) {
+        if (in->token[t] < 0 || in->token[t] >= f->hp->n_vocab)
+            return hx_fail(err, -EINVAL, "row %lld of a pass: token %d, expected 0 to %d",
+                           (long long)t, in->token[t], f->hp->n_vocab - 1);
+    }
+    return 0;
+}
+
+static int run_layers(struct pass *p)
 {
     struct hx_forward *f = p->f;
-    struct hx_forward_tensors *t = &f->t;
-    TRY(begin_rows(p));
-    TRY(f->k->embed(f->dev, weight(p, HX_T_EMBED, -1), f->d_token, rows(&t->streams, p->n_row),
-                    p->err));
-    /* The first site sees stream 0 alone: pre = (1, 0, 0, ...). */
-    rows(&t->pre, p->n_row);
-    rows(&t->pre_next, p->n_row);
-    float one[HX_MAX_HC] = {1};
-    for (int i = 0; i < p->n_row; i++)
-        TRY(push(p, (float *)t->pre.data + (int64_t)i * f->hp->hc_mult, one,
-                 (size_t)f->hp->hc_mult * 4));
-    for (int il = 0; il < f->hp->n_layer; il++) {
-        int r = layer(p, il);
-        if (r < 0)
-            return hx_wrap(p->err, r, "layer %d", il);
-    }
-    TRY(head(p));
+    STEP(hx_row_sets_build(&f->rows, p->in, p->err));
+    p->rows = &f->rows.set[0];
+    STEP(start_streams(p));
+    for (int il = 0; il < f->hp->n_layer; il++)
+        STEP(layer(p, il));
+    STEP(head(p));
     return f->be->sync(f->dev, p->err);
 }
 
 int hx_forward_run(struct hx_forward *f, const struct hx_forward_in *in, struct hx_error *err)
 {
-    if (in->n_seq > f->max_seq)
-        return hx_fail(err, -EINVAL, "a pass of %d sequences, at most %d", in->n_seq, f->max_seq);
-    struct pass p = {.f = f, .in = in, .err = err};
-    return run_pass(&p);
+    STEP(check(f, in, err));
+    struct pass p = {
+        .f = f, .in = in, .err = err, .il = -1, .pre = HX_ACT_PRE, .pre_next = HX_ACT_PRE2};
+    struct hx_buffer *score = NULL;
+    f->layer_rows = 0;
+    if (in->tap) { /* index scores are kept for taps alone */
+        int64_t rows = 0, most = 1;
+        for (int i = 0; i < in->n_seq; i++) {
+            int64_t end = in->seq[i].n_past + in->seq[i].n_tok;
+            rows += in->seq[i].n_tok;
+            most = end > most ? end : most;
+        }
+        STEP(f->be->alloc(f->dev, HX_MEM_DEVICE, (size_t)(rows * most) * sizeof(float), &score,
+                          err));
+        p.score = (struct hx_tensor){.dtype = HX_DTYPE_F32, .n_dims = 2, .ne = {0, 0, 1, 1}};
+        p.score.data = f->be->address(score);
+    }
+    int r = run_layers(&p);
+    if (score)
+        f->be->free(score);
+    return r;
 }

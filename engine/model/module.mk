@@ -1,3 +1,4 @@
-model_SRCS := safetensors.c safetensors_write.c dsv41_hparams.c dsv41_tensors.c maps.c manifest.c bind.c model.c dsv41_rope.c forward_state.c dsv41_forward.c
+model_SRCS := safetensors.c safetensors_write.c dsv41_hparams.c dsv41_tensors.c maps.c manifest.c \
+	bind.c model.c row_sets.c dsv41_open.c dsv41_forward.c
 model_DEPS := backend base
 $(call hx_module,model,engine/model)

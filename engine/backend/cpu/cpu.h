@@ -64,7 +64,8 @@ int hx_top_indices(const float *score, int64_t n, int k, int32_t *idx);
 /* Kernel families; see kernels.h. */
 #define HX_CPU_KERNEL(name, ...)                                                                   \
     int hx_cpu_##name(struct hx_device *dev, __VA_ARGS__, struct hx_error *err)
-HX_CPU_KERNEL(embed, const struct hx_weight *w, const int32_t *tokens, struct hx_tensor *streams);
+HX_CPU_KERNEL(embed, const struct hx_weight *w, const int32_t *tokens, struct hx_tensor *streams,
+              struct hx_tensor *pre);
 HX_CPU_KERNEL(rms_norm, const struct hx_weight *w, float eps, const struct hx_tensor *x,
               struct hx_tensor *y);
 HX_CPU_KERNEL(linear, const struct hx_weight *w, bool quantise, const struct hx_tensor *x,
@@ -81,8 +82,8 @@ HX_CPU_KERNEL(hc_expand, const struct hx_tensor *y, const struct hx_tensor *post
 HX_CPU_KERNEL(stream_mean, const struct hx_tensor *streams, struct hx_tensor *out);
 HX_CPU_KERNEL(quantise, enum hx_grid grid, const struct hx_tensor *x, struct hx_tensor *codes,
               struct hx_tensor *scales, struct hx_tensor *value);
-HX_CPU_KERNEL(kv_store, const struct hx_kv_stream *const *stream, const int32_t *seq,
-              const int64_t *row, int n, const struct hx_tensor *codes,
+HX_CPU_KERNEL(kv_store, const struct hx_kv_view *const *kv, enum hx_kv_which which, int layer,
+              const int32_t *seq, const int64_t *row, const struct hx_tensor *codes,
               const struct hx_tensor *scales);
 HX_CPU_KERNEL(pool_groups, const struct hx_batch *batch, int source, const struct hx_tensor *u,
               const struct hx_tensor *g, const int32_t *seq, const int64_t *row,

@@ -190,7 +190,7 @@ int hx_cpu_linear_grouped(struct hx_device *dev, const struct hx_weight *w, int 
 }
 
 int hx_cpu_embed(struct hx_device *dev, const struct hx_weight *w, const int32_t *tokens,
-                 struct hx_tensor *streams, struct hx_error *err)
+                 struct hx_tensor *streams, struct hx_tensor *pre, struct hx_error *err)
 {
     (void)dev;
     (void)err;
@@ -199,6 +199,8 @@ int hx_cpu_embed(struct hx_device *dev, const struct hx_weight *w, const int32_t
         const uint16_t *e = (const uint16_t *)w->part[HX_PART_DATA].data + tokens[t] * d;
         for (int64_t s = 0; s < copies; s++)
             memcpy(hx_u16(streams) + (t * copies + s) * d, e, (size_t)d * 2);
+        for (int64_t s = 0; s < copies; s++)
+            hx_f32(pre)[t * copies + s] = s == 0 ? 1.0f : 0.0f;
     }
     return 0;
 }

@@ -124,8 +124,7 @@ int hx_cpu_experts(struct hx_device *dev, const struct hx_experts_args *x, struc
         for (int e = 0; r == 0 && e < x->n_expert; e++) {
             int have = gather(x, t0, m, e, &k);
             if (have > 0)
-                r = expert_rows(dev, x, &x->w1[e], &x->w2[e], &x->w3[e], have, &k, true, total,
-                                err);
+                r = expert_rows(dev, x, x->w1[e], x->w2[e], x->w3[e], have, &k, true, total, err);
         }
         for (int t = 0; t < m; t++)
             k.row[t] = t;
