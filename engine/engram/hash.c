@@ -1,6 +1,5 @@
 /* From token ids to table rows (spec engram.md section 2). */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/rand.h"
 #include "engram/engram.h"
@@ -11,6 +10,7 @@
 struct table {
     int64_t multiplier[HX_ENGRAM_MAX_NGRAM];
     int64_t prime[HX_ENGRAM_MAX_COLS];
+    uint64_t reciprocal[HX_ENGRAM_MAX_COLS]; /* floor((2^64 - 1) / prime) */
     int64_t offset[HX_ENGRAM_MAX_COLS];
 };
 
@@ -22,8 +22,7 @@ struct hx_engram_hash {
     struct table table[MAX_TABLES];
 };
 
-/* ---- constants
- * --------------------------------------------------------------------------------------- */
+/* ---- constants ---- */
 
 static bool is_prime(int64_t n)
 {
@@ -63,6 +62,7 @@ static int find_primes(struct hx_engram_hash *h, int t, int64_t first, struct hx
                                (long long)first);
         }
         h->table[t].prime[c] = p;
+        h->table[t].reciprocal[c] = UINT64_MAX / (uint64_t)p;
         h->table[t].offset[c] = c ? h->table[t].offset[c - 1] + h->table[t].prime[c - 1] : 0;
     }
     return 0;
@@ -77,16 +77,50 @@ static void draw_multipliers(struct hx_engram_hash *h, int t, int layer, int n_c
         h->table[t].multiplier[k] = (int64_t)(hx_pcg64_below(&g, bound ? bound : 1) * 2 + 1);
 }
 
+static int check_config(const struct hx_engram_hash_config *c, struct hx_error *err)
+{
+    const struct {
+        const char *what;
+        int64_t found, min, max;
+    } row[] = {
+        {"tables", c->n_table, 1, MAX_TABLES},
+        {"largest n-gram", c->n_gram, 2, HX_ENGRAM_MAX_NGRAM},
+        {"heads", c->n_head, 1, HX_ENGRAM_MAX_COLS},
+        {"compressed ids", c->n_compressed, 1, INT32_MAX},
+        {"smallest bucket", c->first_bucket, 1, (int64_t)1 << 40},
+        {"vocabulary", c->n_vocab, 1, INT32_MAX},
+        {"pad token", c->pad_token, 0, (int64_t)c->n_vocab - 1},
+    };
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        if (row[i].found < row[i].min || row[i].found > row[i].max)
+            return hx_fail(err, -EINVAL, "engram: %s: found %lld, expected %lld to %lld",
+                           row[i].what, (long long)row[i].found, (long long)row[i].min,
+                           (long long)row[i].max);
+    }
+    if ((c->n_gram - 1) * c->n_head > HX_ENGRAM_MAX_COLS)
+        return hx_fail(err, -EINVAL, "engram: %d sizes of %d heads, at most %d columns",
+                       c->n_gram - 1, c->n_head, HX_ENGRAM_MAX_COLS);
+    for (int t = 0; t < c->n_table; t++) {
+        if (c->layer[t] < 0 || c->layer[t] > 100000)
+            return hx_fail(err, -EINVAL, "engram: layer: found %d, expected 0 to 100000",
+                           c->layer[t]);
+    }
+    /* id * multiplier stays below 2^63 only for ids in range. */
+    for (int32_t i = 0; i < c->n_vocab; i++) {
+        if (c->token_map[i] < 0 || c->token_map[i] >= c->n_compressed)
+            return hx_fail(err, -EINVAL, "engram: token %d: found id %d, expected 0 to %d", i,
+                           c->token_map[i], c->n_compressed - 1);
+    }
+    return 0;
+}
+
 int hx_engram_hash_new(const struct hx_engram_hash_config *c, struct hx_engram_hash **out,
                        struct hx_error *err)
 {
+    int r = check_config(c, err);
+    if (r < 0)
+        return r;
     int n_cols = (c->n_gram - 1) * c->n_head;
-    if (c->n_table < 1 || c->n_table > MAX_TABLES || c->n_gram < 2 ||
-        c->n_gram > HX_ENGRAM_MAX_NGRAM || c->n_head < 1 || n_cols > HX_ENGRAM_MAX_COLS ||
-        c->n_compressed < 1 || c->first_bucket < 1 || c->first_bucket > ((int64_t)1 << 40) ||
-        c->pad_token < 0 || c->pad_token >= c->n_vocab)
-        return hx_fail(err, -EINVAL, "engram: %d tables, sizes 2 to %d, %d heads: out of range",
-                       c->n_table, c->n_gram, c->n_head);
     struct hx_engram_hash *h = calloc(1, sizeof(*h));
     if (!h)
         return hx_fail(err, -ENOMEM, "out of memory");
@@ -97,12 +131,13 @@ int hx_engram_hash_new(const struct hx_engram_hash_config *c, struct hx_engram_h
     h->map = c->token_map;
     h->n_vocab = c->n_vocab;
     h->pad = c->token_map[c->pad_token];
-    int r = 0;
     for (int t = 0; r == 0 && t < c->n_table; t++) {
         r = find_primes(h, t, c->first_bucket, err);
+        if (r < 0)
+            break;
         draw_multipliers(h, t, c->layer[t], c->n_compressed);
         int64_t rows = h->table[t].offset[n_cols - 1] + h->table[t].prime[n_cols - 1];
-        if (r == 0 && rows != c->declared_rows[t])
+        if (rows != c->declared_rows[t])
             r = hx_fail(
                 err, -EINVAL,
                 "engram: the buckets of layer %d have %lld rows, the configuration says %lld",
@@ -136,20 +171,26 @@ const int64_t *hx_engram_multipliers(const struct hx_engram_hash *h, int table)
     return h->table[table].multiplier;
 }
 
-/* ---- rows
- * -------------------------------------------------------------------------------------------- */
+/* ---- rows ---- */
+
+/* x mod p without a division: the estimated quotient is exact or one too small. */
+static inline int64_t mod_prime(uint64_t x, uint64_t p, uint64_t reciprocal)
+{
+    uint64_t q = (uint64_t)((unsigned __int128)x * reciprocal >> 64), r = x - q * p;
+    return (int64_t)(r >= p ? r - p : r);
+}
 
 static void hash_position(const struct hx_engram_hash *h, const struct table *t,
                           const int32_t *tokens, const uint8_t *dead, int64_t p, int64_t *rows)
 {
-    int64_t r = 0;
+    uint64_t x = 0;
     bool blocked = false;
     for (int k = 0; k < h->n_gram; k++) {
         int64_t q = p - k;
         blocked = blocked || q < 0 || (dead && dead[q]);
-        r ^= (blocked ? h->pad : h->map[tokens[q]]) * t->multiplier[k];
+        x ^= (uint64_t)((blocked ? h->pad : h->map[tokens[q]]) * t->multiplier[k]);
         for (int c = (k - 1) * h->n_head; k > 0 && c < k * h->n_head; c++)
-            rows[c] = r % t->prime[c] + t->offset[c];
+            rows[c] = mod_prime(x, (uint64_t)t->prime[c], t->reciprocal[c]) + t->offset[c];
     }
 }
 
@@ -157,6 +198,9 @@ int hx_engram_hash_rows(const struct hx_engram_hash *h, int table, const int32_t
                         const uint8_t *dead, int64_t first, int64_t n, int64_t *rows,
                         struct hx_error *err)
 {
+    if (first < 0 || n < 0)
+        return hx_fail(err, -EINVAL, "engram: %lld positions from %lld", (long long)n,
+                       (long long)first);
     int64_t from = first - (h->n_gram - 1) > 0 ? first - (h->n_gram - 1) : 0;
     for (int64_t p = from; p < first + n; p++) {
         if (tokens[p] < 0 || tokens[p] >= h->n_vocab)
