@@ -108,13 +108,18 @@ static int start_streams(struct pass *p)
     struct hx_tensor streams = act(p, HX_ACT_STREAMS, n), pre = act(p, p->pre, n);
     RUN(p, embed, p->f->embed, p->f->rows.token, &streams, &pre);
     size_t row = (size_t)h->n_embd * 2;
-    for (int t = 0; p->in->embeds && t < n; t++) {
-        if (!p->in->dead || !p->in->dead[t])
-            continue;
-        for (int s = 0; s < h->hc_mult; s++)
-            STEP(p->f->be->upload(p->f->dev,
-                                  (uint8_t *)streams.data + (size_t)(t * h->hc_mult + s) * row,
-                                  p->in->embeds + (size_t)t * (size_t)h->n_embd, row, p->err));
+    uint8_t *to = streams.data;
+    const uint8_t *dead = p->in->dead;
+    for (int i = 0; dead && i < p->in->n_seq; i++) {
+        const struct hx_forward_seq *q = &p->in->seq[i];
+        const uint16_t *from = q->embeds;
+        for (int t = 0; t < q->n_tok; t++, dead++) {
+            for (int s = 0; s < h->hc_mult; s++, to += row) {
+                if (from && *dead)
+                    STEP(
+                        p->f->be->upload(p->f->dev, to, from + (size_t)t * (row / 2), row, p->err));
+            }
+        }
     }
     return 0;
 }

@@ -18,6 +18,7 @@ struct hx_forward_seq {
     int64_t n_past;              /* positions 0..n_past-1 are valid */
     int n_tok;                   /* rows of this sequence in the pass */
     int n_logits;                /* logits of the last n_logits of them */
+    const uint16_t *embeds; /* BF16 [n_tok][n_embd], replace the embedding of dead rows; or NULL */
 };
 
 struct hx_forward_in {
@@ -29,8 +30,7 @@ struct hx_forward_in {
         const uint8_t *codes;  /* [n_tok][cols][dim] e4m3 */
         const uint8_t *scales; /* [n_tok][cols][dim/32] UE8M0 */
     } engram[HX_MAX_ENGRAM];
-    const uint16_t *embeds; /* BF16 [n_tok][n_embd], replace the embedding of dead rows; or NULL */
-    float *logits;          /* out, host: [sum of n_logits][n_vocab] */
+    float *logits; /* out, host: [sum of n_logits][n_vocab] */
     /* NULL: none. With a tap every layer computes every row; without one, layers behind the last KV
      * source compute only rows that the wanted logits or later passes depend on (decisions.md 9:
      * same bits). "final.*" values are those of the rows with logits. */

@@ -242,7 +242,8 @@ int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, 
         r->seq[i] = (struct hx_forward_seq){.kv = hx_kv_seq_view(s->kv),
                                             .n_past = hx_kv_seq_len(s->kv),
                                             .n_tok = s->n_tok,
-                                            .n_logits = s->n_logits};
+                                            .n_logits = s->n_logits,
+                                            .embeds = s->embeds};
         memcpy(r->token + n, s->tokens, (size_t)s->n_tok * 4);
         if (s->dead)
             memcpy(r->dead + n, s->dead, (size_t)s->n_tok);

@@ -33,7 +33,8 @@ struct hx_step_seq {
     const int32_t *tokens;
     const uint8_t *dead; /* NULL: none */
     int n_tok;
-    int n_logits; /* of the last n_logits rows */
+    int n_logits;           /* of the last n_logits rows */
+    const uint16_t *embeds; /* BF16 [n_tok][n_embd], replace the embedding of dead rows; or NULL */
 };
 /* Reserves KV, hashes and reads Engram rows, runs the pass, commits. logits: [sum
  * n_logits][n_vocab], host. On error nothing is committed (a full pool is -EAGAIN). tap may be
