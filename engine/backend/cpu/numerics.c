@@ -24,9 +24,10 @@ uint8_t hx_e4m3_encode(float x)
     double a = fabs((double)x);
     if (a >= 448.0)
         return sign | 0x7E;
-    int e = 1;
-    if (a > 0)
-        frexp(a, &e); /* a = m 2^e, m in [.5, 1) */
+    if (a == 0)
+        return sign;
+    int e;
+    frexp(a, &e); /* a = m 2^e, m in [.5, 1) */
     e = e - 1 < -6 ? -6 : e - 1;
     /* Steps of 2^(e-3) inside the binade, 8 steps a binade above the subnormals. */
     int steps = (int)rint(ldexp(a, 3 - e));
