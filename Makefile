@@ -103,6 +103,15 @@ all: $(ALL_PROGRAMS)
 test: $(ALL_TESTS)
 	$(Q)tests/run-unit.sh $(ALL_TESTS)
 
+# All tests that need no GPU; installs what is missing first.
+check: setup
+	$(Q)$(MAKE) --no-print-directory all
+	$(Q)$(MAKE) --no-print-directory test
+
+setup:
+	$(Q)scripts/setup.sh
+.PHONY: check setup
+
 clean:
 	rm -rf $(BUILD)
 

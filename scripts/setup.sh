@@ -1,0 +1,32 @@
+#!/bin/sh
+# Installs what building and testing need on Debian 12 or 13. Does nothing when all is there.
+# Reasons for each package: docs/dependencies.md.
+set -eu
+
+packages="gcc g++ make binutils libmicrohttpd-dev libsystemd-dev libinih-dev libssl-dev libcmocka-dev
+    liburing-dev xz-utils curl ca-certificates git bc python3 python3-venv
+    clang clang-format clang-tidy cppcheck shellcheck scdoc"
+# Sanitizer and fuzzer runtimes come with clang's own version.
+case "$(. /etc/os-release 2>/dev/null; echo "${ID:-} ${VERSION_ID:-}")" in
+    "debian 12") packages="$packages libclang-rt-14-dev" ;;
+    "debian 13") packages="$packages libclang-rt-19-dev" ;;
+    *)
+        echo "setup: this script knows Debian 12 and 13. Install these or their like by hand:" >&2
+        echo "$packages" | tr -s ' \n' ' ' >&2
+        exit 69 ;;
+esac
+
+missing=
+for p in $packages; do
+    dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null | grep -qx installed || missing="$missing $p"
+done
+[ -n "$missing" ] || exit 0
+if [ "$(id -u)" -ne 0 ]; then
+    echo "setup: as root, please: apt-get install$missing" >&2
+    exit 77
+fi
+echo "setup: installing$missing"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+# shellcheck disable=SC2086
+apt-get install -y -qq --no-install-recommends $missing >/dev/null
