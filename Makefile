@@ -74,7 +74,7 @@ hx_program = $(eval $(call hx_program_tpl,$(1),$(2),$(3)))
 
 MODULE_MK := $(wildcard engine/*/module.mk engine/*/*/module.mk installer/module.mk p2p/module.mk firmware-tools/module.mk)
 include $(MODULE_MK)
--include $(wildcard tests/module.mk docs/module.mk)
+-include $(wildcard tests/module.mk tests/*/*.mk docs/module.mk)
 
 $(O)/obj/%.o: %.c $(O)/gen/hx/build_facts.h
 	@mkdir -p $(@D)
