@@ -238,30 +238,63 @@ static void put_number(struct hx_json_writer *w, struct hx_jv v)
     }
 }
 
-/* True if an earlier member of the object has the same key. */
-static bool repeated(struct hx_jv object, struct hx_jv member, const char *key, size_t len)
+struct member {
+    const char *key;
+    size_t len;
+    size_t order;
+    struct hx_jv value; /* of the last member with this key */
+    bool first;
+};
+
+static int by_key(const void *a, const void *b)
 {
-    for (struct hx_jv m = hx_jv_first(object); m.at != member.at; m = hx_jv_next(m)) {
-        size_t other_len;
-        const char *other = hx_jv_str(hx_jv_key(m), &other_len);
-        if (other_len == len && memcmp(other, key, len) == 0)
-            return true;
-    }
-    return false;
+    const struct member *x = a, *y = b;
+    int c = memcmp(x->key, y->key, x->len < y->len ? x->len : y->len);
+    if (c != 0)
+        return c;
+    if (x->len != y->len)
+        return x->len < y->len ? -1 : 1;
+    return x->order < y->order ? -1 : 1;
 }
 
+static int by_order(const void *a, const void *b)
+{
+    const struct member *x = a, *y = b;
+    return x->order < y->order ? -1 : 1;
+}
+
+/* Members in source order; of equal keys the first position and the last value. Sorting finds them,
+ * since an object may have any number of members. */
 static void put_object(struct hx_json_writer *w, struct hx_jv object)
 {
+    size_t n = hx_jv_count(object), i = 0;
+    struct member *m = malloc((n ? n : 1) * sizeof(*m));
+    if (!m) {
+        w->out->failed = true;
+        return;
+    }
+    for (struct hx_jv v = hx_jv_first(object); v.doc; v = hx_jv_next(v), i++) {
+        m[i] = (struct member){.order = i, .value = v};
+        m[i].key = hx_jv_str(hx_jv_key(v), &m[i].len);
+    }
+    qsort(m, n, sizeof(*m), by_key);
+    for (size_t from = 0, to; from < n; from = to) {
+        for (to = from + 1;
+             to < n && m[to].len == m[from].len && memcmp(m[to].key, m[from].key, m[to].len) == 0;)
+            to++;
+        m[from].first = true;
+        m[from].value = m[to - 1].value;
+    }
+    qsort(m, n, sizeof(*m), by_order);
     hx_jw_object(w);
-    for (struct hx_jv m = hx_jv_first(object); m.doc; m = hx_jv_next(m)) {
-        size_t len;
-        const char *key = hx_jv_str(hx_jv_key(m), &len);
-        if (repeated(object, m, key, len))
+    for (i = 0; i < n; i++) {
+        if (!m[i].first)
             continue;
-        hx_jw_key_n(w, key, len);
-        hx_jw_value(w, hx_jv_get_n(object, key, len));
+        hx_jw_key_n(w, m[i].key, m[i].len);
+        hx_jw_value(w, m[i].value);
     }
     hx_jw_end_object(w);
+    free(m);
 }
 
 void hx_jw_value(struct hx_json_writer *w, struct hx_jv v)
