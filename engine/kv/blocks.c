@@ -92,10 +92,11 @@ int hx_kv_pool_open(const struct hx_hparams *hp, const struct hx_maps *maps,
     p->blocks = be->address(p->block_buf);
     p->slots = be->address(p->slot_buf);
     p->refs = calloc((size_t)p->n_blocks, sizeof(*p->refs));
+    p->holds = calloc((size_t)p->n_blocks, sizeof(*p->holds));
     p->free_list = malloc((size_t)p->n_blocks * sizeof(*p->free_list));
     p->seq = calloc((size_t)p->n_seqs, sizeof(*p->seq));
     p->snapshot = calloc((size_t)p->n_snapshots + 1, sizeof(*p->snapshot));
-    if (!p->refs || !p->free_list || !p->seq || !p->snapshot)
+    if (!p->refs || !p->holds || !p->free_list || !p->seq || !p->snapshot)
         r = -ENOMEM;
     for (int i = 0; r == 0 && i < p->n_seqs; i++) {
         r = alloc_seq(p, i);
@@ -136,10 +137,26 @@ void hx_kv_pool_close(struct hx_kv_pool *p)
     if (p->slot_buf)
         p->be->free(p->slot_buf);
     free(p->refs);
+    free(p->holds);
     free(p->free_list);
     free(p->seq);
     free(p->snapshot);
     free(p);
+}
+
+/* A reference of a sequence. */
+static void hold_block(struct hx_kv_pool *p, int32_t block)
+{
+    p->refs[block]++;
+    if (p->holds[block]++ == 0)
+        p->n_held++;
+}
+
+static void release_block(struct hx_kv_pool *p, int32_t block)
+{
+    if (--p->holds[block] == 0)
+        p->n_held--;
+    hx_kv_drop_block(p, block);
 }
 
 uint8_t *hx_kv_slot(const struct hx_kv_pool *p, int slot)
@@ -150,11 +167,12 @@ uint8_t *hx_kv_slot(const struct hx_kv_pool *p, int slot)
 int32_t hx_kv_take_block(struct hx_kv_pool *p)
 {
     while (p->n_free == 0) {
-        if (!hx_kv_evict(p))
+        if (!hx_kv_evict(p, true))
             return -1;
     }
     int32_t b = p->free_list[--p->n_free];
-    p->refs[b] = 1;
+    p->refs[b] = 0;
+    hold_block(p, b);
     return b;
 }
 
@@ -172,17 +190,7 @@ int hx_kv_blocks_total(const struct hx_kv_pool *p)
 /* Blocks that no sequence holds; those of snapshots can be had. */
 int hx_kv_blocks_free(const struct hx_kv_pool *p)
 {
-    int held = 0;
-    for (int b = 0; b < p->n_blocks; b++) {
-        int refs = p->refs[b];
-        for (int i = 0; refs > 0 && i < p->n_snapshots; i++) {
-            const struct hx_kv_snapshot *s = &p->snapshot[i];
-            for (int j = 0; s->len > 0 && j < s->n_blocks; j++)
-                refs -= s->table[j] == b;
-        }
-        held += refs > 0;
-    }
-    return p->n_blocks - held;
+    return p->n_blocks - p->n_held;
 }
 
 int hx_kv_blocks_for(const struct hx_kv_pool *p, int64_t n_tok)
@@ -201,6 +209,7 @@ int hx_kv_seq_new(struct hx_kv_pool *p, struct hx_kv_seq **out, struct hx_error 
             continue;
         s->used = true;
         s->len = 0;
+        s->top = 0;
         s->n_blocks = 0;
         *out = s;
         return 0;
@@ -213,7 +222,7 @@ void hx_kv_seq_free(struct hx_kv_seq *s)
     if (!s || !s->used)
         return;
     for (int i = 0; i < s->n_blocks; i++)
-        hx_kv_drop_block(s->pool, s->table[i]);
+        release_block(s->pool, s->table[i]);
     s->n_blocks = 0;
     s->used = false;
 }
@@ -223,17 +232,53 @@ int64_t hx_kv_seq_len(const struct hx_kv_seq *s)
     return s->len;
 }
 
+/* The block that the next row goes to becomes this sequence's own: what others see of it must not
+ * change, also when rows behind a cut are written again. */
+static int own_last_block(struct hx_kv_seq *s, struct hx_error *err)
+{
+    struct hx_kv_pool *p = s->pool;
+    int64_t i = s->len / p->layout.block_tok;
+    if (i >= s->n_blocks || p->refs[s->table[i]] == 1)
+        return 0;
+    int32_t shared = s->table[i], b = hx_kv_take_block(p);
+    if (b < 0) { /* The last way out: snapshots that share it go. */
+        hx_kv_evict_sharing(p, shared);
+        return p->refs[shared] == 1 ? 0 : -EAGAIN;
+    }
+    int r =
+        p->be->copy(p->dev, p->blocks + p->layout.block_bytes * (size_t)b,
+                    p->blocks + p->layout.block_bytes * (size_t)shared, p->layout.block_bytes, err);
+    if (r < 0) {
+        release_block(p, b);
+        return r;
+    }
+    s->table[i] = b;
+    release_block(p, shared);
+    return 0;
+}
+
+static int no_room(const struct hx_kv_pool *p, int64_t n_tok, struct hx_error *err)
+{
+    return hx_fail(err, -EAGAIN, "kv: no room for %lld tokens (%d blocks of %d tokens in all)",
+                   (long long)n_tok, p->n_blocks, p->layout.block_tok);
+}
+
 int hx_kv_seq_reserve(struct hx_kv_seq *s, int64_t n_tok, struct hx_error *err)
 {
-    int need = hx_kv_blocks_for(s->pool, n_tok), had = s->n_blocks;
+    struct hx_kv_pool *p = s->pool;
+    /* Compared in tokens: a count from outside must not overflow a number of blocks. */
+    if (n_tok > (int64_t)p->n_blocks * p->layout.block_tok)
+        return no_room(p, n_tok, err);
+    int need = hx_kv_blocks_for(p, n_tok), had = s->n_blocks;
+    int r = n_tok > s->len ? own_last_block(s, err) : 0;
+    if (r < 0)
+        return r == -EAGAIN ? no_room(p, n_tok, err) : r;
     while (s->n_blocks < need) {
-        int32_t b = need <= s->pool->n_blocks ? hx_kv_take_block(s->pool) : -1;
+        int32_t b = hx_kv_take_block(p);
         if (b < 0) {
             while (s->n_blocks > had)
-                hx_kv_drop_block(s->pool, s->table[--s->n_blocks]);
-            return hx_fail(err, -EAGAIN,
-                           "kv: no room for %lld tokens (%d blocks of %d tokens in all)",
-                           (long long)n_tok, s->pool->n_blocks, s->pool->layout.block_tok);
+                release_block(p, s->table[--s->n_blocks]);
+            return no_room(p, n_tok, err);
         }
         s->table[s->n_blocks++] = b;
     }
@@ -251,6 +296,8 @@ int hx_kv_seq_commit(struct hx_kv_seq *s, const int32_t *tokens, const uint8_t *
     else
         memset(s->dead + s->len, 0, (size_t)n);
     s->len += n;
+    if (s->len > s->top)
+        s->top = s->len;
     return 0;
 }
 
@@ -259,15 +306,29 @@ int hx_kv_seq_truncate(struct hx_kv_seq *s, int64_t n, struct hx_error *err)
     if (n < 0 || n > s->len)
         return hx_fail(err, -EINVAL, "kv: cannot cut %lld tokens to %lld", (long long)s->len,
                        (long long)n);
+    /* What the cut needs may be overwritten: window rows n - window + 1.., and at an odd cut the
+     * open row n - 1. */
+    const struct hx_kv_layout *l = &s->pool->layout;
+    int64_t back = s->top - n;
+    if (n > 0 && s->top > l->ring_tok && back > l->ring_tok - l->window_tok + 1)
+        return hx_fail(
+            err, -EINVAL, "kv: cannot cut %lld tokens to %lld: a ring of %d rows keeps %d",
+            (long long)s->top, (long long)n, l->ring_tok, l->ring_tok - l->window_tok + 1);
+    if (n % 2 != 0 && back >= HX_KV_OPEN_ROWS)
+        return hx_fail(err, -EINVAL,
+                       "kv: cannot cut %lld tokens to %lld: the open group keeps %d rows",
+                       (long long)s->top, (long long)n, HX_KV_OPEN_ROWS);
     s->len = n;
+    if (n == 0)
+        s->top = 0;
     int keep = hx_kv_blocks_for(s->pool, n);
     while (s->n_blocks > keep)
-        hx_kv_drop_block(s->pool, s->table[--s->n_blocks]);
+        release_block(s->pool, s->table[--s->n_blocks]);
     return 0;
 }
 
 int hx_kv_clone(struct hx_kv_seq *to, const int32_t *table, const int32_t *tokens,
-                const uint8_t *dead, int64_t len, int from_slot, struct hx_error *err)
+                const uint8_t *dead, int64_t len, int64_t top, int from_slot, struct hx_error *err)
 {
     struct hx_kv_pool *p = to->pool;
     int full = (int)(len / p->layout.block_tok), r = 0;
@@ -276,13 +337,13 @@ int hx_kv_clone(struct hx_kv_seq *to, const int32_t *table, const int32_t *token
     memcpy(to->dead, dead, (size_t)len);
     for (int i = 0; i < full; i++) {
         to->table[i] = table[i];
-        p->refs[table[i]]++;
+        hold_block(p, table[i]);
     }
     to->n_blocks = full;
     if (len % p->layout.block_tok != 0) {
         /* Its rows are copied: both states go on writing behind them. The source is pinned
          * meanwhile, as taking a block may evict the snapshot that owns it. */
-        p->refs[table[full]]++;
+        hold_block(p, table[full]);
         int32_t source = table[full], b = hx_kv_take_block(p);
         if (b < 0) {
             r = hx_fail(err, -EAGAIN, "kv: no block left to copy a partial one");
@@ -292,17 +353,18 @@ int hx_kv_clone(struct hx_kv_seq *to, const int32_t *table, const int32_t *token
                             p->layout.block_bytes, err);
             to->table[to->n_blocks++] = b;
         }
-        hx_kv_drop_block(p, source);
+        release_block(p, source);
     }
     if (r == 0)
         r = p->be->copy(p->dev, hx_kv_slot(p, to->slot), hx_kv_slot(p, from_slot),
                         p->layout.slot_bytes, err);
     if (r < 0) {
         while (to->n_blocks > 0)
-            hx_kv_drop_block(p, to->table[--to->n_blocks]);
+            release_block(p, to->table[--to->n_blocks]);
         return r;
     }
     to->len = len;
+    to->top = top;
     return 0;
 }
 
@@ -311,7 +373,7 @@ int hx_kv_seq_fork(struct hx_kv_seq *s, struct hx_kv_seq **out, struct hx_error 
     struct hx_kv_seq *child = NULL;
     int r = hx_kv_seq_new(s->pool, &child, err);
     if (r == 0)
-        r = hx_kv_clone(child, s->table, s->tokens, s->dead, s->len, s->slot, err);
+        r = hx_kv_clone(child, s->table, s->tokens, s->dead, s->len, s->top, s->slot, err);
     if (r < 0) {
         hx_kv_seq_free(child);
         return r;

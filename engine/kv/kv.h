@@ -42,7 +42,9 @@ int hx_kv_seq_reserve(struct hx_kv_seq *s, int64_t n_tok, struct hx_error *err) 
  * be NULL). */
 int hx_kv_seq_commit(struct hx_kv_seq *s, const int32_t *tokens, const uint8_t *dead, int n,
                      struct hx_error *err) HX_MUST;
-/* Drops everything after the first n tokens; len - n must be at most ring - window. */
+/* Drops everything after the first n tokens (0: everything). -EINVAL: the ring no longer has the
+ * window of the cut (more than ring - window + 1 rows back), or the cut is odd and 8 or more back.
+ */
 int hx_kv_seq_truncate(struct hx_kv_seq *s, int64_t n, struct hx_error *err) HX_MUST;
 /* A second sequence with the same state (n choices of one prompt): shares full blocks. */
 int hx_kv_seq_fork(struct hx_kv_seq *s, struct hx_kv_seq **out, struct hx_error *err) HX_MUST;

@@ -22,7 +22,7 @@ int hx_kv_layout_derive(const struct hx_hparams *hp, const struct hx_maps *maps,
                         const struct hx_kv_options *opt, struct hx_kv_layout *out,
                         struct hx_error *err)
 {
-    struct hx_kv_layout l = {.n_layer = hp->n_layer};
+    struct hx_kv_layout l = {.n_layer = hp->n_layer, .window_tok = hp->window};
     l.block_tok = opt->block_tok ? opt->block_tok : 64;
     l.ring_tok = opt->ring_tok ? opt->ring_tok : hp->window + RING_SLACK;
     if (l.block_tok < 2 || l.block_tok > 65536 || l.block_tok % 2 != 0)

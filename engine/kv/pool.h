@@ -9,6 +9,7 @@ struct hx_kv_seq {
     bool used;
     int slot;
     int64_t len;
+    int64_t top;    /* positions below it were written to the ring since it was empty */
     int32_t *table; /* [n_blocks] block numbers */
     int n_blocks;
     int32_t *tokens; /* [n_blocks x block_tok] */
@@ -20,6 +21,7 @@ struct hx_kv_seq {
 
 struct hx_kv_snapshot {
     int64_t len; /* 0: free */
+    int64_t top; /* of the sequence it came from */
     int32_t *tokens;
     uint8_t *dead;
     int32_t *table;
@@ -34,7 +36,9 @@ struct hx_kv_pool {
     struct hx_buffer *block_buf, *slot_buf;
     uint8_t *blocks, *slots; /* device addresses */
     int n_blocks, n_seqs, n_snapshots;
-    int *refs; /* [n_blocks] */
+    int *refs;  /* [n_blocks] sequences and snapshots */
+    int *holds; /* [n_blocks] sequences alone */
+    int n_held; /* blocks that a sequence holds */
     int32_t *free_list;
     int n_free;
     struct hx_kv_seq *seq;           /* [n_seqs], slot i */
@@ -50,9 +54,13 @@ void hx_kv_drop_block(struct hx_kv_pool *p, int32_t block);
 /* Fills an empty sequence with the first len tokens of another state: full blocks are shared, the
  * last partial one and the slot are copied. */
 int hx_kv_clone(struct hx_kv_seq *to, const int32_t *table, const int32_t *tokens,
-                const uint8_t *dead, int64_t len, int from_slot, struct hx_error *err) HX_MUST;
-/* Frees the least recently used snapshot; false: there is none. */
-bool hx_kv_evict(struct hx_kv_pool *p);
+                const uint8_t *dead, int64_t len, int64_t top, int from_slot,
+                struct hx_error *err) HX_MUST;
+/* Frees the least recently used snapshot, with for_blocks of those that hold a block no sequence
+ * holds; false: there is none. */
+bool hx_kv_evict(struct hx_kv_pool *p, bool for_blocks);
+/* Frees every snapshot that shares a block. */
+void hx_kv_evict_sharing(struct hx_kv_pool *p, int32_t block);
 void hx_kv_snapshot_drop(struct hx_kv_pool *p, struct hx_kv_snapshot *s);
 
 #endif

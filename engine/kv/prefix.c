@@ -17,18 +17,40 @@ void hx_kv_snapshot_drop(struct hx_kv_pool *p, struct hx_kv_snapshot *s)
     memset(s, 0, sizeof(*s));
 }
 
-bool hx_kv_evict(struct hx_kv_pool *p)
+static bool frees_a_block(const struct hx_kv_pool *p, const struct hx_kv_snapshot *s)
+{
+    for (int i = 0; i < s->n_blocks; i++) {
+        if (p->holds[s->table[i]] == 0)
+            return true;
+    }
+    return false;
+}
+
+bool hx_kv_evict(struct hx_kv_pool *p, bool for_blocks)
 {
     struct hx_kv_snapshot *oldest = NULL;
     for (int i = 0; i < p->n_snapshots; i++) {
         struct hx_kv_snapshot *s = &p->snapshot[i];
-        if (s->len > 0 && (!oldest || s->used_at < oldest->used_at))
+        if (s->len > 0 && (!oldest || s->used_at < oldest->used_at) &&
+            (!for_blocks || frees_a_block(p, s)))
             oldest = s;
     }
     if (!oldest)
         return false;
     hx_kv_snapshot_drop(p, oldest);
     return true;
+}
+
+void hx_kv_evict_sharing(struct hx_kv_pool *p, int32_t block)
+{
+    for (int i = 0; i < p->n_snapshots; i++) {
+        struct hx_kv_snapshot *s = &p->snapshot[i];
+        bool shares = false;
+        for (int j = 0; j < s->n_blocks && !shares; j++)
+            shares = s->table[j] == block;
+        if (shares)
+            hx_kv_snapshot_drop(p, s);
+    }
 }
 
 static bool same_prefix(const struct hx_kv_snapshot *s, const int32_t *tokens, const uint8_t *dead,
@@ -51,7 +73,7 @@ static struct hx_kv_snapshot *entry(struct hx_kv_pool *p)
             if (p->snapshot[i].len == 0)
                 return &p->snapshot[i];
         }
-        if (!hx_kv_evict(p))
+        if (!hx_kv_evict(p, false))
             return NULL;
     }
 }
@@ -89,6 +111,7 @@ void hx_kv_prefix_publish(struct hx_kv_seq *q)
     }
     s->n_blocks = n_blocks;
     s->len = q->len;
+    s->top = q->top;
     s->used_at = ++p->clock;
 }
 
@@ -106,7 +129,8 @@ int64_t hx_kv_prefix_restore(struct hx_kv_seq *q, const int32_t *tokens, int64_t
     best->used_at = ++p->clock;
     struct hx_error ignored;
     int slot = p->n_seqs + (int)(best - p->snapshot);
-    if (hx_kv_clone(q, best->table, best->tokens, best->dead, best->len, slot, &ignored) < 0)
+    if (hx_kv_clone(q, best->table, best->tokens, best->dead, best->len, best->top, slot,
+                    &ignored) < 0)
         return 0;
     return q->len;
 }
