@@ -159,18 +159,35 @@ struct reading {
     const struct hx_conf_option *rows;
     int n;
     void *to;
-    const char *path;
+    const char *path, *text;
+    int line;
     int result;
     struct hx_error *err;
 };
 
-static int handle(void *user, const char *section, const char *name, const char *value, int line)
+/* inih's line reader over the text in memory: it counts the lines, which the handler is not told.
+ */
+static char *next_line(char *out, int size, void *user)
+{
+    struct reading *r = user;
+    size_t n = strcspn(r->text, "\n");
+    if (*r->text == '\0')
+        return NULL;
+    size_t take = n + 1 < (size_t)size ? n : (size_t)size - 1;
+    memcpy(out, r->text, take);
+    out[take] = '\0';
+    r->text += n + (r->text[n] == '\n');
+    r->line++;
+    return out;
+}
+
+static int handle(void *user, const char *section, const char *name, const char *value)
 {
     struct reading *r = user;
     char where[512];
     if (r->result < 0)
         return 0;
-    snprintf(where, sizeof(where), "%s:%d", r->path, line);
+    snprintf(where, sizeof(where), "%s:%d", r->path, r->line);
     r->result = hx_conf_set(r->rows, r->n, r->to, section, name, value ? value : "", where, r->err);
     return r->result == 0;
 }
@@ -178,13 +195,14 @@ static int handle(void *user, const char *section, const char *name, const char 
 int hx_conf_file(const struct hx_conf_option *rows, int n, void *to, const char *path,
                  struct hx_error *err)
 {
-    struct reading r = {rows, n, to, path, 0, err};
+    struct reading r = {rows, n, to, path, NULL, 0, 0, err};
     char *text = NULL;
     size_t len;
     int ret = hx_file_read(path, 1 << 20, &text, &len, err);
     if (ret < 0)
         return ret;
-    int line = strlen(text) == len ? ini_parse_string(text, handle, &r) : -1;
+    r.text = text;
+    int line = strlen(text) == len ? ini_parse_stream(next_line, &r, handle, &r) : -1;
     free(text);
     if (r.result < 0)
         return r.result;
