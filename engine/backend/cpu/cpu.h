@@ -105,6 +105,10 @@ int hx_sink_attention(struct hx_device *dev, const float *q, int n_head, int d, 
 /* Score of one key for one query row (spec model.md 3.6). q [H][d], w [H], key [d]. */
 float hx_index_score(const double *q, const float *w, const double *key, int n_head, int d,
                      float factor, bool reference);
+/* The k experts of one row, ascending, and their weights from the unbiased scores; biased: room for
+ * n_expert. -EDOM for a NaN or fewer than k finite scores. */
+int hx_route_choose(const float *score, const float *bias, int n_expert, int k, bool norm,
+                    float route_scale, float *biased, int32_t *sel, float *w);
 /* Kept candidate blocks of one row, ascending; returns how many or -EDOM. */
 int hx_candidate_blocks(const float *score, int64_t n, int block, int n_keep, float *work,
                         int32_t *blocks);

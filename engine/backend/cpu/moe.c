@@ -1,6 +1,27 @@
 /* Router, routed experts, shared expert (spec model.md 3.7). */
 #include "backend/cpu/cpu.h"
 
+int hx_route_choose(const float *score, const float *bias, int n_expert, int k, bool norm,
+                    float route_scale, float *biased, int32_t *sel, float *w)
+{
+    for (int e = 0; e < n_expert; e++)
+        biased[e] = score[e] + bias[e];
+    int have = hx_top_indices(biased, n_expert, k, sel);
+    if (have != k)
+        return -EDOM;
+    double sum = 0;
+    for (int i = 0; i < k; i++) {
+        w[i] = score[sel[i]];
+        sum += (double)w[i];
+    }
+    for (int i = 0; i < k; i++) {
+        if (norm && k > 1)
+            w[i] = w[i] / ((float)sum + 1e-20f);
+        w[i] = w[i] * route_scale;
+    }
+    return 0;
+}
+
 int hx_cpu_route(struct hx_device *dev, const struct hx_route_args *a, struct hx_error *err)
 {
     size_t mark = dev->used;
@@ -15,26 +36,11 @@ int hx_cpu_route(struct hx_device *dev, const struct hx_route_args *a, struct hx
         int32_t *sel = hx_i32(a->sel) + (int64_t)t * k;
         const struct hx_weight *bias = a->dead && a->dead[t] ? a->bias_vl : a->bias;
         const float *bf = bias->part[HX_PART_DATA].data;
-        for (int e = 0; e < n_expert; e++) {
+        for (int e = 0; e < n_expert; e++)
             s[e] = sqrtf(hx_softplus32(s[e] / a->temp));
-            biased[e] = s[e] + bf[e];
-        }
-        int have = hx_top_indices(biased, n_expert, k, sel);
-        if (have != k) {
-            r = hx_fail(err, -EDOM, "router scores of row %d: %s", t,
-                        have < 0 ? "NaN" : "too few finite ones");
-            break;
-        }
-        double sum = 0;
-        for (int i = 0; i < k; i++) {
-            w[i] = s[sel[i]];
-            sum += (double)w[i];
-        }
-        for (int i = 0; i < k; i++) {
-            if (a->norm && k > 1)
-                w[i] = w[i] / ((float)sum + 1e-20f);
-            w[i] = w[i] * a->route_scale;
-        }
+        r = hx_route_choose(s, bf, n_expert, k, a->norm, a->route_scale, biased, sel, w);
+        if (r < 0)
+            hx_fail(err, r, "router scores of row %d: NaN, or fewer than %d finite ones", t, k);
     }
     hx_scratch_reset(dev, mark);
     return r;
