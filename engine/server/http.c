@@ -16,8 +16,9 @@
 
 #include "base/log.h"
 
-#define HEADER_MEMORY (80u << 10) /* the library's pool of one connection: bounds the header size  \
-                                   */
+#define HEADER_MEMORY                                                                              \
+    (80u << 10) /* the library's pool of one connection: bounds the header size                    \
+                 */
 #define MAX_EXTRA 8
 #define BLOCK     (16u << 10)
 #define COMPACT   (64u << 10) /* sent bytes kept in front of the output before it is moved */
@@ -206,10 +207,7 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *conn, const c
     }
     if (!x->handed) {
         x->handed = true;
-        if (x->too_large)
-            hx_exchange_reply(x, 413, "application/json", NULL, 0, true);
-        else
-            h->opt.ops->request(h->opt.user, x);
+        h->opt.ops->request(h->opt.user, x);
         if (!x->begun) {
             suspend(x);
             return MHD_YES;
@@ -382,6 +380,11 @@ const char *hx_exchange_id(const struct hx_exchange *x)
 const struct hx_buf *hx_exchange_body(const struct hx_exchange *x)
 {
     return &x->body;
+}
+
+bool hx_exchange_too_large(const struct hx_exchange *x)
+{
+    return x->too_large;
 }
 
 void hx_exchange_set_user(struct hx_exchange *x, void *user)

@@ -51,6 +51,7 @@ int hx_exchange_n_headers(const struct hx_exchange *x);
 bool hx_exchange_http11(const struct hx_exchange *x);
 const char *hx_exchange_id(const struct hx_exchange *x);
 const struct hx_buf *hx_exchange_body(const struct hx_exchange *x);
+bool hx_exchange_too_large(const struct hx_exchange *x); /* the body outgrew max_body and is cut */
 void hx_exchange_set_user(struct hx_exchange *x, void *user);
 void *hx_exchange_user(const struct hx_exchange *x);
 /* An extra response header; before the reply. At most 8. */
