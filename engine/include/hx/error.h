@@ -23,7 +23,7 @@ struct hx_error {
     int native;      /* native code of the domain, 0 if none */
     char param[64];  /* request field at fault, empty if none (HTTP errors) */
     char slug[40];   /* machine-readable code, empty if none (HTTP errors) */
-    char text[1024]; /* always NUL-terminated UTF-8 */
+    char text[1024]; /* always one line of NUL-terminated UTF-8 */
 };
 
 #define HX_MUST __attribute__((warn_unused_result))
