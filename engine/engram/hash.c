@@ -138,10 +138,10 @@ int hx_engram_hash_new(const struct hx_engram_hash_config *c, struct hx_engram_h
         draw_multipliers(h, t, c->layer[t], c->n_compressed);
         int64_t rows = h->table[t].offset[n_cols - 1] + h->table[t].prime[n_cols - 1];
         if (rows != c->declared_rows[t])
-            r = hx_fail(
-                err, -EINVAL,
-                "engram: the buckets of layer %d have %lld rows, the configuration says %lld",
-                c->layer[t], (long long)rows, (long long)c->declared_rows[t]);
+            r = hx_fail(err, -EINVAL,
+                        "text_config.engram_num_embeddings: found %lld for layer %d, expected %lld "
+                        "(the sum of its buckets)",
+                        (long long)c->declared_rows[t], c->layer[t], (long long)rows);
     }
     if (r < 0) {
         free(h);

@@ -122,7 +122,8 @@ static int open_folder(struct binder *k, const char *dir, const char *sub, struc
             n++;
     }
     closedir(d);
-    qsort(path, (size_t)n, sizeof(*path), by_path);
+    if (n > 0)
+        qsort(path, (size_t)n, sizeof(*path), by_path);
     for (int i = 0; r == 0 && i < n; i++)
         r = open_shard(k, path[i], strcmp(sub, "experts") == 0, err);
     for (int i = 0; i < n; i++)
@@ -174,10 +175,14 @@ static int check_index(struct binder *k, const char *dir, const char *sub, struc
         free(path);
         return 0;
     }
-    if (r < 0)
-        *err = ignored;
-    else
+    if (r < 0) {
+        if (err)
+            *err = ignored;
+    } else {
         r = hx_json_parse(text, len, &limits, &doc, err);
+        if (r < 0)
+            hx_wrap(err, r, "%s", path);
+    }
     struct hx_jv map = hx_jv_get(hx_json_root(doc), "weight_map");
     struct table *t = strcmp(sub, "experts") == 0 ? &k->experts : &k->main;
     for (struct hx_jv m = hx_jv_first(map); r == 0 && m.doc; m = hx_jv_next(m)) {

@@ -38,10 +38,12 @@ static struct hx_engram_hash *make(struct hx_engram_hash_config *c)
         if (r == 0)
             return h;
         expect_refusal(r, &err);
-        const char *says = strstr(err.text, " have ");
         long long rows;
-        if (t >= c->n_table || !says || sscanf(says, " have %lld", &rows) != 1)
+        if (sscanf(err.text,
+                   "text_config.engram_num_embeddings: found %*d for layer %*d, expected %lld",
+                   &rows) != 1)
             return NULL;
+        EXPECT(t < c->n_table && c->n_table <= 4);
         c->declared_rows[t] = rows;
     }
     return NULL;

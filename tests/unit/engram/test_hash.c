@@ -324,7 +324,7 @@ static void test_bad_configs(void **state)
         {F(n_gram), 9, "n-gram"},
         {F(n_head), 0, "heads"},
         {F(n_head), 64, "columns"},
-        {F(n_head), 3, "buckets of layer 1"},
+        {F(n_head), 3, "for layer 1, expected "},
         {F(n_compressed), 0, "compressed ids"},
         {F(n_compressed), 195, "expected 0 to 194"},
         {F(pad_token), -1, "pad token"},
@@ -332,8 +332,8 @@ static void test_bad_configs(void **state)
         {F(layer[1]), -1, "layer: found -1"},
         {F(first_bucket), 0, "smallest bucket"}, /* its low half; the high half is 0 */
         {F(first_bucket), 1001, NULL},           /* the same primes: 1009 comes first */
-        {F(first_bucket), 1010, "12458"},
-        {F(declared_rows[0]), 12459, "the configuration says 12459"},
+        {F(first_bucket), 1010, "found 12458"},
+        {F(declared_rows[0]), 12459, "found 12459 for layer 1, expected 12458"},
 #undef F
     };
     for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
