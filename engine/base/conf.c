@@ -68,7 +68,11 @@ static int parse_bool(const char *value)
 static void expected(const struct hx_conf_option *o, char out[160])
 {
     switch (o->type) {
-    case HX_CONF_STRING: snprintf(out, 160, "at most %.0f characters", o->max); break;
+    case HX_CONF_STRING:
+        snprintf(out, 160,
+                 "at most %.0f characters, no control characters, no ';' first or after a space",
+                 o->max);
+        break;
     case HX_CONF_INT: snprintf(out, 160, "an integer from %.0f to %.0f", o->min, o->max); break;
     case HX_CONF_REAL: snprintf(out, 160, "a number from %g to %g", o->min, o->max); break;
     case HX_CONF_BOOL: snprintf(out, 160, "yes or no"); break;
@@ -82,6 +86,20 @@ static void expected(const struct hx_conf_option *o, char out[160])
     }
 }
 
+/* What a file can hold, so that the effective configuration reads back the same. */
+static bool is_plain_text(const char *s)
+{
+    size_t n = strlen(s);
+    if (n > 0 && (s[0] == ' ' || s[n - 1] == ' '))
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        if ((unsigned char)s[i] < 0x20 || s[i] == 0x7F ||
+            (s[i] == ';' && (i == 0 || s[i - 1] == ' ')))
+            return false;
+    }
+    return true;
+}
+
 static bool store(const struct hx_conf_option *o, void *to, const char *value)
 {
     uint8_t *at = (uint8_t *)to + o->offset;
@@ -89,7 +107,7 @@ static bool store(const struct hx_conf_option *o, void *to, const char *value)
     int i;
     switch (o->type) {
     case HX_CONF_STRING:
-        if (strlen(value) > (size_t)o->max)
+        if (strlen(value) > (size_t)o->max || !is_plain_text(value))
             return false;
         memcpy(at, value, strlen(value) + 1);
         return true;
@@ -258,12 +276,16 @@ static void put_value(const struct hx_conf_option *o, const void *from, FILE *ou
     int64_t n = 0;
     double v = 0;
     int i = 0;
+    char number[32];
     switch (o->type) {
     case HX_CONF_STRING: fprintf(out, "%s", (const char *)at); return;
     case HX_CONF_BOOL: fprintf(out, "%s", *(const bool *)at ? "yes" : "no"); return;
     case HX_CONF_REAL:
         memcpy(&v, at, sizeof(v));
-        fprintf(out, "%g", v);
+        snprintf(number, sizeof(number), "%g", v);
+        if (strtod(number, NULL) != v)
+            snprintf(number, sizeof(number), "%.17g", v);
+        fprintf(out, "%s", number);
         return;
     case HX_CONF_CHOICE: {
         memcpy(&i, at, sizeof(i));

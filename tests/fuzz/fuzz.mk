@@ -7,6 +7,7 @@
 
 fuzz_json             := base
 fuzz_utf8             := base
+fuzz_conf             := base
 fuzz_engram_hash      := engram
 fuzz_token_map        := engram
 fuzz_safetensors      := model
