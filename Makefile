@@ -107,6 +107,8 @@ test: $(ALL_TESTS)
 check: setup
 	$(Q)$(MAKE) --no-print-directory all
 	$(Q)$(MAKE) --no-print-directory test
+	$(Q)$(MAKE) --no-print-directory test-hostile
+	$(Q)$(MAKE) --no-print-directory fuzz-smoke
 
 setup:
 	$(Q)scripts/setup.sh

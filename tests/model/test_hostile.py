@@ -10,6 +10,7 @@ Closing line: "N passed, N failed, N skipped".
 import argparse
 import json
 import os
+import random
 import re
 import shutil
 import struct
@@ -326,6 +327,43 @@ GOOD = [
                                for n in os.listdir(HYBRID) if n.endswith(".safetensors")]),
 ]
 NOBODY = 65534
+FILES = ["config.json", "engram_token_map.i32", "model.safetensors.index.json", "state.json"]
+
+
+def random_damage(f, rng):
+    """One to three random faults in one or two files; returns their description."""
+    files = FILES[:3]
+    if rng.random() < 0.2:  # it refuses every change of size, so it is rare here
+        state(f)
+        files = FILES
+    done = []
+    for _ in range(rng.randint(1, 3)):
+        shards = sorted(n for n in os.listdir(f.root) if n.endswith(".safetensors"))
+        name = rng.choice(files + shards)
+        data = bytearray(f.read(name))
+        if not data:
+            continue
+        # Headers and JSON files matter more than values.
+        n_head = struct.unpack("<Q", data[:8])[0] if name in shards and len(data) > 8 else len(data)
+        at = rng.randrange(min(len(data), 8 + n_head) if rng.random() < 0.8 else len(data))
+        kind = rng.choice(["flip", "cut", "zeros", "noise", "digit", "repeat"])
+        if kind == "flip":
+            data[at] ^= 1 << rng.randrange(8)
+        elif kind == "cut":
+            del data[at:]
+        elif kind == "zeros":
+            data[at:at + 16] = bytes(len(data[at:at + 16]))
+        elif kind == "noise":
+            data[at:at + 16] = rng.randbytes(len(data[at:at + 16]))
+        elif kind == "digit":
+            digits = [i for i in range(at, min(at + 400, len(data))) if 48 <= data[i] < 58]
+            if digits:
+                data[rng.choice(digits)] = rng.choice(b"0123456789-.e")
+        else:
+            data[at:at] = data[max(0, at - 40):at]
+        f.write(name, bytes(data))
+        done.append(f"{kind} {name} at {at}")
+    return ", ".join(done)
 
 
 def demote():
@@ -370,6 +408,8 @@ def main():
     ap.add_argument("--opener", required=True, help="the open_model program")
     ap.add_argument("--bin", help="folder of hx-inspect")
     ap.add_argument("--only", help="run the cases whose name holds this")
+    ap.add_argument("--random", type=int, default=150, help="folders with random damage")
+    ap.add_argument("--seed", type=int, default=1, help="of the random damage")
     ap.add_argument("-v", action="store_true", help="print every message")
     args = ap.parse_args()
     programs = [("open_model", [os.path.abspath(args.opener)], {65})]
@@ -410,6 +450,20 @@ def main():
                     print(f"  FAILED {name} ({program}): {text}")
                 if args.v and p:
                     print(f"  {name} ({program}): {p.stderr.decode(errors='replace').rstrip()}")
+    for i in range(0 if args.only else args.random):
+        rng = random.Random(args.seed * 1000003 + i)
+        with tempfile.TemporaryDirectory(prefix="hx-hostile-") as root:
+            folder = Folder(root)
+            what = random_damage(folder, rng)
+            p, problems = run(programs[0][1], folder, False)
+            if p and p.returncode != 0:
+                problems += check_refusal(p, {65}, [])
+            for text in problems:
+                print(f"  FAILED random {i} of seed {args.seed} ({what}): {text}")
+            passed += not problems
+            failed += bool(problems)
+            if args.v and p:
+                print(f"  random {i} ({what}): {p.stderr.decode(errors='replace').rstrip()}")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed or not passed else 0
 
