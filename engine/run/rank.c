@@ -163,6 +163,11 @@ struct hx_kv_pool *hx_rank_kv(struct hx_rank *r)
     return r->kv;
 }
 
+int64_t hx_rank_layer_rows(const struct hx_rank *r)
+{
+    return hx_forward_layer_rows(r->fwd);
+}
+
 /* ---- step ---- */
 
 static int check_step(const struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs,

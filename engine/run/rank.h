@@ -41,5 +41,7 @@ struct hx_step_seq {
  * NULL; besides the forward pass's values it gets "engram.rows" (I64 [n_tok, cols]). */
 int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, float *logits,
                  hx_tap_fn tap, void *tap_user, struct hx_error *err) HX_MUST;
+/* hx_forward_layer_rows of the last step. */
+int64_t hx_rank_layer_rows(const struct hx_rank *r);
 
 #endif

@@ -6,20 +6,43 @@ static const uint8_t *part_u8(const struct hx_weight *w, enum hx_weight_part p)
     return w->part[p].data;
 }
 
-void hx_weight_row(const struct hx_weight *w, int64_t o, double *out)
+/* Codes of n values, without their scales. */
+static void decode_e4m3(const uint8_t *code, int64_t n, double *out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = (double)hx_e4m3_table[code[i]];
+}
+
+static void decode_e2m1(const uint8_t *code, int64_t n, double *out)
+{
+    for (int64_t i = 0; i < n; i += 2) {
+        out[i] = (double)hx_e2m1_table[code[i / 2] & 15];
+        out[i + 1] = (double)hx_e2m1_table[code[i / 2] >> 4];
+    }
+}
+
+/* Row o of an FP8 or FP4 matrix: its code values and its scales, one for 32 of them. */
+static const uint8_t *code_row(const struct hx_weight *w, int64_t o, double *out)
 {
     int64_t n = w->n_in;
     if (w->format == HX_FORMAT_FP8) {
-        const uint8_t *code = part_u8(w, HX_PART_DATA) + o * n;
-        const uint8_t *scale = part_u8(w, HX_PART_SCALE) + o / 32 * w->part[HX_PART_SCALE].ne[1];
-        for (int64_t i = 0; i < n; i++)
-            out[i] = (double)hx_e4m3_table[code[i]] * (double)hx_e8m0(scale[i / 32]);
-    } else if (w->format == HX_FORMAT_FP4) {
-        const uint8_t *code = part_u8(w, HX_PART_DATA) + o * (n / 2);
-        const uint8_t *scale = part_u8(w, HX_PART_SCALE) + o * (n / 32);
-        for (int64_t i = 0; i < n; i++)
-            out[i] = (double)hx_e2m1_table[code[i / 2] >> (i % 2 * 4) & 15] *
-                     (double)hx_e8m0(scale[i / 32]);
+        decode_e4m3(part_u8(w, HX_PART_DATA) + o * n, n, out);
+        return part_u8(w, HX_PART_SCALE) + o / 32 * w->part[HX_PART_SCALE].ne[1];
+    }
+    decode_e2m1(part_u8(w, HX_PART_DATA) + o * (n / 2), n, out);
+    return part_u8(w, HX_PART_SCALE) + o * (n / 32);
+}
+
+void hx_weight_row(const struct hx_weight *w, int64_t o, double *out)
+{
+    int64_t n = w->n_in;
+    if (w->format == HX_FORMAT_FP8 || w->format == HX_FORMAT_FP4) {
+        const uint8_t *scale = code_row(w, o, out);
+        for (int64_t b = 0; b < n; b += 32) {
+            double s = (double)hx_e8m0(scale[b / 32]);
+            for (int64_t i = b; i < b + 32; i++)
+                out[i] *= s;
+        }
     } else if (w->part[HX_PART_DATA].dtype == HX_DTYPE_BF16) {
         hx_bf16_to_double((const uint16_t *)w->part[HX_PART_DATA].data + o * n, n, out);
     } else {
@@ -88,6 +111,20 @@ static int product_exl3(struct hx_device *dev, const struct hx_weight *w, const 
     return r;
 }
 
+/* Rows of x on the e4m3 grid: code values [n][k] and scales [n][k/32]. */
+static void quantise_rows(const uint16_t *x, int n, int64_t k, float *work, uint8_t *code,
+                          double *value, float *scale)
+{
+    uint8_t *byte = code + k;
+    for (int t = 0; t < n; t++) {
+        hx_bf16_to_float(x + t * k, k, work);
+        hx_quant_fp8_b32(work, (int)k, code, byte);
+        decode_e4m3(code, k, value + t * k);
+        for (int64_t b = 0; b < k / 32; b++)
+            scale[t * (k / 32) + b] = hx_e8m0(byte[b]);
+    }
+}
+
 /* The official quantised product: activations on the e4m3 grid, one float32 partial for each
  * 32-wide block of K, times both scales, added in K order. */
 static int product_w8a8(struct hx_device *dev, const struct hx_weight *w, const uint16_t *x, int n,
@@ -95,35 +132,27 @@ static int product_w8a8(struct hx_device *dev, const struct hx_weight *w, const 
 {
     size_t mark = dev->used;
     int64_t k = w->n_in, nb = k / 32;
+    int tile = tile_rows(dev, n, k * 9);
     double *row = hx_scratch(dev, (size_t)k * 8, err);
-    double *xq = row ? hx_scratch(dev, (size_t)k * 8, err) : NULL;
-    float *xf = xq ? hx_scratch(dev, (size_t)k * 4, err) : NULL;
-    uint8_t *code = xf ? hx_scratch(dev, (size_t)k, err) : NULL;
-    uint8_t *scale = code ? hx_scratch(dev, (size_t)nb, err) : NULL;
-    if (!scale)
+    double *xq = row ? hx_scratch(dev, (size_t)tile * (size_t)k * 8, err) : NULL;
+    float *sx = xq ? hx_scratch(dev, (size_t)tile * (size_t)nb * 4, err) : NULL;
+    float *work = sx ? hx_scratch(dev, (size_t)k * 4, err) : NULL;
+    uint8_t *code = work ? hx_scratch(dev, (size_t)(k + nb), err) : NULL;
+    if (!code)
         return -ENOMEM;
-    struct hx_weight bare = *w; /* code values without their scales */
-    for (int t = 0; t < n; t++) {
-        hx_bf16_to_float(x + t * k, k, xf);
-        hx_quant_fp8_b32(xf, (int)k, code, scale);
-        for (int64_t i = 0; i < k; i++)
-            xq[i] = (double)hx_e4m3_table[code[i]];
+    for (int t0 = 0; t0 < n; t0 += tile) {
+        int m = n - t0 < tile ? n - t0 : tile;
+        quantise_rows(x + t0 * k, m, k, work, code, xq, sx);
         for (int64_t o = 0; o < w->n_out; o++) {
-            const uint8_t *ws =
-                part_u8(w, HX_PART_SCALE) +
-                (w->format == HX_FORMAT_FP8 ? o / 32 * w->part[HX_PART_SCALE].ne[1] : o * nb);
-            const uint8_t *wc =
-                part_u8(&bare, HX_PART_DATA) + (w->format == HX_FORMAT_FP8 ? o * k : o * (k / 2));
-            for (int64_t i = 0; i < k; i++)
-                row[i] = w->format == HX_FORMAT_FP8
-                             ? (double)hx_e4m3_table[wc[i]]
-                             : (double)hx_e2m1_table[wc[i / 2] >> (i % 2 * 4) & 15];
-            float acc = 0;
-            for (int64_t b = 0; b < nb; b++) {
-                float part = (float)hx_dot(row + 32 * b, xq + 32 * b, 32);
-                acc = acc + part * (hx_e8m0(scale[b]) * hx_e8m0(ws[b]));
+            const uint8_t *sw = code_row(w, o, row);
+            for (int t = 0; t < m; t++) {
+                float acc = 0;
+                for (int64_t b = 0; b < nb; b++) {
+                    float part = (float)hx_dot(row + 32 * b, xq + t * k + 32 * b, 32);
+                    acc = acc + part * (sx[t * nb + b] * hx_e8m0(sw[b]));
+                }
+                y[(t0 + t) * w->n_out + o] = acc;
             }
-            y[t * w->n_out + o] = acc;
         }
     }
     hx_scratch_reset(dev, mark);

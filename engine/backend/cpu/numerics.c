@@ -127,15 +127,22 @@ void hx_dequant_fp4_b16(const uint8_t *packed, const uint8_t *scales, int n, flo
 
 double hx_dot(const double *a, const double *b, int64_t n)
 {
-    double s[8] = {0};
+    /* Eight independent sums keep the adder busy; as scalars, or the compiler keeps them in memory. */
+    double s0 = 0, s1 = 0, s2 = 0, s3 = 0, s4 = 0, s5 = 0, s6 = 0, s7 = 0;
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        for (int j = 0; j < 8; j++)
-            s[j] += a[i + j] * b[i + j];
+        s0 += a[i] * b[i];
+        s1 += a[i + 1] * b[i + 1];
+        s2 += a[i + 2] * b[i + 2];
+        s3 += a[i + 3] * b[i + 3];
+        s4 += a[i + 4] * b[i + 4];
+        s5 += a[i + 5] * b[i + 5];
+        s6 += a[i + 6] * b[i + 6];
+        s7 += a[i + 7] * b[i + 7];
     }
     for (; i < n; i++)
-        s[0] += a[i] * b[i];
-    return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+        s0 += a[i] * b[i];
+    return ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7));
 }
 
 float hx_mean_square32(const float *x, int64_t n)
