@@ -12,7 +12,7 @@ int hx_sink_attention(struct hx_device *dev, const float *q, int n_head, int d, 
     double *pv = kd ? hx_scratch(dev, (size_t)d * 8, err) : NULL;
     float *acc = pv ? hx_scratch(dev, (size_t)d * 4, err) : NULL;
     if (!acc)
-        return -ENOMEM;
+        return hx_scratch_fail(dev, mark);
     for (int64_t i = 0; i < (int64_t)n * d; i++)
         kd[i] = (double)kv[i];
     for (int h = 0; h < n_head; h++) {
@@ -88,7 +88,7 @@ int hx_cpu_attend(struct hx_device *dev, const struct hx_attend_args *a, struct 
     float *q = kv ? hx_scratch(dev, (size_t)n_head * (size_t)d * 4, err) : NULL;
     float *sink = q ? hx_scratch(dev, (size_t)n_head * 4, err) : NULL;
     if (!sink)
-        return -ENOMEM;
+        return hx_scratch_fail(dev, mark);
     hx_weight_floats(a->sink, sink);
     for (int t = 0; r == 0 && t < a->batch->n_row; t++) {
         int64_t at = (int64_t)t * n_head * d;

@@ -21,6 +21,13 @@ static inline void hx_scratch_reset(struct hx_device *dev, size_t mark)
     dev->used = mark;
 }
 
+/* For a kernel whose hx_scratch failed. */
+static inline int hx_scratch_fail(struct hx_device *dev, size_t mark)
+{
+    dev->used = mark;
+    return -ENOMEM;
+}
+
 static inline float *hx_f32(const struct hx_tensor *t)
 {
     return t->data;

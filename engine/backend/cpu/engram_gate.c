@@ -9,7 +9,7 @@ int hx_cpu_engram_rows(struct hx_device *dev, const struct hx_tensor *codes,
     int64_t n = codes->ne[0] * codes->ne[1];
     float *f = hx_scratch(dev, (size_t)d * 4, err);
     if (!f)
-        return -ENOMEM;
+        return hx_scratch_fail(dev, mark);
     for (int64_t r = 0; r < n; r++) {
         hx_dequant_fp8_b32(hx_u8(codes) + r * d, hx_u8(scales) + r * (d / 32), d, f);
         for (int i = 0; i < d; i++)
@@ -29,7 +29,7 @@ int hx_cpu_engram_gate(struct hx_device *dev, const struct hx_engram_args *a, st
     float *x = wk ? hx_scratch(dev, (size_t)d * 4, err) : NULL;
     float *key = x ? hx_scratch(dev, (size_t)d * 4, err) : NULL;
     if (!key)
-        return -ENOMEM;
+        return hx_scratch_fail(dev, mark);
     hx_weight_floats(a->q_weight, wq);
     hx_weight_floats(a->k_weight, wk);
     for (int64_t i = 0; i < n * d; i++)

@@ -138,7 +138,7 @@ int hx_exl3_product(struct hx_device *dev, const struct hx_weight *w, const doub
     double *block = xr ? hx_scratch(dev, 16 * 128 * 8, err) : NULL;
     double *acc = block ? hx_scratch(dev, (size_t)n * 128 * 8, err) : NULL;
     if (!acc)
-        return -ENOMEM;
+        return hx_scratch_fail(dev, mark);
     for (int r = 0; r < n; r++) {
         for (int64_t k = 0; k < k_in; k++)
             xr[r * k_in + k] = k < w->n_in ? x[r * w->n_in + k] * (double)hx_f16_value(suh[k]) : 0;

@@ -44,7 +44,7 @@ int hx_cpu_hc_mix(struct hx_device *dev, const struct hx_hc_args *a, struct hx_e
     double *xd = xf ? hx_scratch(dev, (size_t)width * 8, err) : NULL;
     double *row = xd ? hx_scratch(dev, (size_t)width * 8, err) : NULL;
     if (!row)
-        return -ENOMEM;
+        return hx_scratch_fail(dev, mark);
     const float *base = a->base->part[HX_PART_DATA].data,
                 *scale = a->scale->part[HX_PART_DATA].data;
     float m[(2 + 8) * 8];

@@ -190,7 +190,7 @@ int hx_cpu_index_select(struct hx_device *dev, const struct hx_index_args *a, st
     s.work = s.score ? hx_scratch(dev, (size_t)most * 4, err) : NULL;
     s.idx = s.work ? hx_scratch(dev, (size_t)n_idx * 4, err) : NULL;
     if (!s.idx)
-        return -ENOMEM;
+        return hx_scratch_fail(dev, mark);
     int r = 0;
     for (int t = 0; r == 0 && t < a->batch->n_row; t++) {
         int64_t n_visible = (a->batch->pos[t] + 1) / a->ratio;

@@ -79,7 +79,7 @@ static int product_plain(struct hx_device *dev, const struct hx_weight *w, const
     double *row = hx_scratch(dev, (size_t)k * 8, err);
     double *xd = row ? hx_scratch(dev, (size_t)tile * (size_t)k * 8, err) : NULL;
     if (!xd)
-        return -ENOMEM;
+        return hx_scratch_fail(dev, mark);
     for (int t0 = 0; t0 < n; t0 += tile) {
         int m = n - t0 < tile ? n - t0 : tile;
         hx_bf16_to_double(x + t0 * k, m * k, xd);
@@ -101,7 +101,7 @@ static int product_exl3(struct hx_device *dev, const struct hx_weight *w, const 
     int tile = tile_rows(dev, n, (k + w->n_out + 512) * 24), r = 0;
     double *xd = hx_scratch(dev, (size_t)tile * (size_t)k * 8, err);
     if (!xd)
-        return -ENOMEM;
+        return hx_scratch_fail(dev, mark);
     for (int t0 = 0; r == 0 && t0 < n; t0 += tile) {
         int m = n - t0 < tile ? n - t0 : tile;
         hx_bf16_to_double(x + t0 * k, m * k, xd);
@@ -139,7 +139,7 @@ static int product_w8a8(struct hx_device *dev, const struct hx_weight *w, const 
     float *work = sx ? hx_scratch(dev, (size_t)k * 4, err) : NULL;
     uint8_t *code = work ? hx_scratch(dev, (size_t)(k + nb), err) : NULL;
     if (!code)
-        return -ENOMEM;
+        return hx_scratch_fail(dev, mark);
     for (int t0 = 0; t0 < n; t0 += tile) {
         int m = n - t0 < tile ? n - t0 : tile;
         quantise_rows(x + t0 * k, m, k, work, code, xq, sx);
@@ -180,7 +180,7 @@ int hx_cpu_linear(struct hx_device *dev, const struct hx_weight *w, bool quantis
     int tile = tile_rows(dev, n, w->n_out * 8), r = 0;
     float *f = hx_scratch(dev, (size_t)tile * (size_t)w->n_out * 4, err);
     if (!f)
-        return -ENOMEM;
+        return hx_scratch_fail(dev, mark);
     for (int t0 = 0; r == 0 && t0 < n; t0 += tile) {
         int m = n - t0 < tile ? n - t0 : tile;
         r = hx_product(dev, w, quantise, hx_u16(x) + t0 * w->n_in, m, f, err);
@@ -201,7 +201,7 @@ int hx_cpu_linear_grouped(struct hx_device *dev, const struct hx_weight *w, int 
     double *row = hx_scratch(dev, (size_t)k * 8, err);
     double *xd = row ? hx_scratch(dev, (size_t)tile * (size_t)k * 8, err) : NULL;
     if (!xd)
-        return -ENOMEM;
+        return hx_scratch_fail(dev, mark);
     for (int t0 = 0; t0 < n; t0 += tile) {
         int m = n - t0 < tile ? n - t0 : tile;
         for (int g = 0; g < n_group; g++) {

@@ -28,7 +28,7 @@ int hx_cpu_route(struct hx_device *dev, const struct hx_route_args *a, struct hx
     int n = (int)a->z->ne[0], n_expert = (int)a->gate->n_out, k = (int)a->sel->ne[1];
     float *biased = hx_scratch(dev, (size_t)n_expert * 4, err);
     if (!biased)
-        return -ENOMEM;
+        return hx_scratch_fail(dev, mark);
     int r = hx_product(dev, a->gate, false, a->z->data, n, a->score->data, err);
     for (int t = 0; r == 0 && t < n; t++) {
         float *s = hx_f32(a->score) + (int64_t)t * n_expert,
@@ -123,7 +123,7 @@ int hx_cpu_experts(struct hx_device *dev, const struct hx_experts_args *x, struc
     k.weight = k.out ? hx_scratch(dev, rows * 4, err) : NULL;
     k.row = k.weight ? hx_scratch(dev, rows * sizeof(int), err) : NULL;
     if (!k.row)
-        return -ENOMEM;
+        return hx_scratch_fail(dev, mark);
     for (int t0 = 0; r == 0 && t0 < n; t0 += tile) {
         int m = n - t0 < tile ? n - t0 : tile;
         memset(total, 0, (size_t)m * (size_t)d * 4);

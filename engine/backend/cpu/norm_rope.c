@@ -9,7 +9,7 @@ int hx_cpu_rms_norm(struct hx_device *dev, const struct hx_weight *w, float eps,
     float *wf = hx_scratch(dev, (size_t)k * 4, err);
     float *xf = wf ? hx_scratch(dev, (size_t)k * 4, err) : NULL;
     if (!xf)
-        return -ENOMEM;
+        return hx_scratch_fail(dev, mark);
     hx_weight_floats(w, wf);
     for (int64_t r = 0; r < rows; r++) {
         hx_bf16_to_float(hx_u16(x) + r * k, k, xf);
@@ -62,7 +62,7 @@ int hx_cpu_quantise(struct hx_device *dev, enum hx_grid grid, const struct hx_te
     int64_t rows = x->ne[0] * hx_row_len(x) / d;
     float *xf = hx_scratch(dev, (size_t)d * 4, err);
     if (!xf)
-        return -ENOMEM;
+        return hx_scratch_fail(dev, mark);
     for (int64_t r = 0; r < rows; r++) {
         uint8_t *c = hx_u8(codes) + r * (d / grids[grid].codes_a_byte);
         uint8_t *s = hx_u8(scales) + r * (d / grids[grid].block);
