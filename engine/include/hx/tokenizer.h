@@ -26,11 +26,6 @@ int hx_ids_append(struct hx_ids *ids, const int32_t *id, size_t n);
 int hx_tokenizer_open(const char *path, struct hx_tokenizer **out, struct hx_error *err) HX_MUST;
 void hx_tokenizer_close(struct hx_tokenizer *t);
 
-/* Compact binary form of an opened tokenizer (checked magic, version, length and SHA-256), so that a
- * start takes milliseconds. Replaced atomically. */
-int hx_tokenizer_save(const struct hx_tokenizer *t, const char *path, struct hx_error *err) HX_MUST;
-int hx_tokenizer_load(const char *path, struct hx_tokenizer **out, struct hx_error *err) HX_MUST;
-
 int32_t hx_tokenizer_n_vocab(const struct hx_tokenizer *t); /* highest id + 1 */
 /* Id of an added token by its spelling, -1 if there is none. */
 int32_t hx_tokenizer_special(const struct hx_tokenizer *t, const char *spelling);

@@ -1,0 +1,33 @@
+/* Byte-level BPE: vocabulary and merge tables, merging of one piece. Merge rank = id of the result.
+ */
+#ifndef HX_TEXT_BPE_H
+#define HX_TEXT_BPE_H
+
+#include <hx/tokenizer.h>
+
+#define HX_BPE_MAX_ID (1 << 20)
+
+struct hx_bpe {
+    int32_t n_vocab;  /* ordinary ids are below */
+    uint8_t *bytes;   /* of all tokens */
+    uint32_t *offset; /* [n_vocab + 1] */
+    int32_t byte_id[256];
+    uint64_t *pair; /* hash table: left, right, result in 20 bits each; 0: empty */
+    uint32_t pair_mask;
+    uint64_t *vocab; /* hash table: 32 bits of hash, id + 1; 0: empty */
+    uint32_t vocab_mask;
+};
+
+/* Tables for ids 0..n_vocab-1 whose bytes are in b->bytes/offset already (empty: no ordinary
+ * token). */
+int hx_bpe_init(struct hx_bpe *b, struct hx_error *err) HX_MUST;
+void hx_bpe_done(struct hx_bpe *b);
+/* Id of an ordinary token by its bytes, -1: none. */
+int32_t hx_bpe_find(const struct hx_bpe *b, const uint8_t *s, size_t len);
+/* Adds a merge rule; pairs never repeat. */
+int hx_bpe_add_pair(struct hx_bpe *b, int32_t left, int32_t right, int32_t result,
+                    struct hx_error *err) HX_MUST;
+/* Ids of one piece, appended. */
+int hx_bpe_merge(const struct hx_bpe *b, const uint8_t *s, size_t len, struct hx_ids *out);
+
+#endif

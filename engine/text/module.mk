@@ -1,0 +1,3 @@
+text_SRCS := unicode_classes.c pretok.c bpe.c tokenizer.c tokenizer_json.c
+text_DEPS := base
+$(call hx_module,text,engine/text)
