@@ -1,7 +1,7 @@
 /* The same bits however a sequence is computed: chunks, batches, cuts, the prefill short cut. */
 #include "golden.h"
 
-#define N_TOK 200
+#define N_TOK 130
 #define VOCAB 512
 
 /* A prompt long enough to wrap the ring and to exceed top-k and candidate pool. */
@@ -215,7 +215,9 @@ static void test_prefix(void **state)
     int32_t tokens[N];
     float *want = logits_new(N), row[VOCAB];
     make_prompt(tokens, N, 3);
-    for (int cut = 1; cut <= 45; cut++) {
+    static const int cuts[] = {1, 2, 3, 8, 15, 16, 17, 31, 32, 33, 40, 45};
+    for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
+        int cut = cuts[i];
         struct hx_rank *r = rank_open(MODEL_DIR, HX_MODE_W8A16, 0);
         struct hx_kv_seq *full = whole(r, tokens, N, want);
         struct hx_kv_seq *a = seq_new(r), *b = seq_new(r);
@@ -244,7 +246,7 @@ static void test_truncate(void **state)
     make_prompt(tokens, N + 16, 4);
     hx_kv_seq_free(whole(r, tokens, N + 16, want));
     for (int start = N - 1; start <= N; start++) { /* odd and even */
-        for (int n = 1; n <= 6; n++) {
+        for (int n = 1; n <= 6; n += start % 2 ? 5 : 1) {
             for (int kept = 0; kept <= n; kept++) {
                 struct hx_kv_seq *s = seq_new(r);
                 int32_t rows[6];
