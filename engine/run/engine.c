@@ -1,0 +1,250 @@
+/* The engine as callers see it: opening with every limit checked, what it is, how it does. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "run/engine_impl.h"
+
+#include <hx/build_facts.h>
+
+#define BLOCK_TOK      64
+#define MAX_CHUNK      65536
+#define MAX_QUEUE      65536
+#define SNAPSHOTS_EACH 4 /* prefix cache entries for each sequence that may run */
+
+double hx_engine_clock(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+void hx_engine_kick(struct hx_engine *e)
+{
+    pthread_mutex_lock(&e->mutex);
+    e->kicked = true;
+    pthread_cond_signal(&e->cond);
+    pthread_mutex_unlock(&e->mutex);
+}
+
+/* ---- opening ---- */
+
+static int check_options(const struct hx_engine_options *o, struct hx_error *err)
+{
+    const struct {
+        const char *name;
+        int64_t value, min, max;
+    } rows[] = {
+        {"max_sequences", o->max_sequences, 1, HX_MAX_SEQUENCES},
+        {"max_context", o->max_context, 0, INT32_MAX},
+        {"kv_tokens", o->kv_tokens, 0, INT32_MAX},
+        {"prefill_chunk", o->prefill_chunk, 1, MAX_CHUNK},
+        {"queue", o->queue, 0, MAX_QUEUE},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        if (rows[i].value < rows[i].min || rows[i].value > rows[i].max)
+            return hx_fail(err, -EINVAL, "%s is %lld: expected %lld to %lld", rows[i].name,
+                           (long long)rows[i].value, (long long)rows[i].min,
+                           (long long)rows[i].max);
+    }
+    return 0;
+}
+
+/* Bytes that can be had without swapping; 0: unknown. */
+static uint64_t available_memory(void)
+{
+    char *text = NULL;
+    size_t len = 0;
+    unsigned long long kib = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && getline(&text, &len, f) > 0) {
+        if (sscanf(text, "MemAvailable: %llu kB", &kib) == 1)
+            break;
+    }
+    free(text);
+    if (f)
+        fclose(f);
+    return (uint64_t)kib << 10;
+}
+
+/* The pool: as many tokens as asked for, or as the sequences can use and half of the memory holds.
+ */
+static int size_pool(const struct hx_engine *e, const struct hx_hparams *hp,
+                     const struct hx_maps *maps, struct hx_kv_options *kv, struct hx_error *err)
+{
+    const struct hx_engine_options *o = &e->opt;
+    int n = o->max_sequences;
+    int64_t most = e->info.max_context * n, tokens = o->kv_tokens ? o->kv_tokens : most;
+    uint64_t memory = available_memory();
+    if (tokens > INT32_MAX)
+        tokens = INT32_MAX;
+    *kv = (struct hx_kv_options){.block_tok = BLOCK_TOK,
+                                 .n_seqs = n,
+                                 .n_snapshots = n * SNAPSHOTS_EACH,
+                                 .n_blocks = (int)((tokens + BLOCK_TOK - 1) / BLOCK_TOK)};
+    if (o->kv_tokens == 0) {
+        /* The last block of every sequence is its own, however short. */
+        kv->n_blocks += n;
+        while (memory > 0 && kv->n_blocks > 2 * n && hx_kv_bytes(hp, maps, kv) > memory / 2)
+            kv->n_blocks /= 2;
+    }
+    size_t bytes = hx_kv_bytes(hp, maps, kv);
+    if (bytes == 0)
+        return hx_fail(err, -EINVAL, "the model has no KV geometry");
+    if (memory > 0 && bytes > memory)
+        return hx_fail(err, -ENOMEM,
+                       "KV memory for %lld tokens takes %zu MiB, but %llu MiB are free: lower "
+                       "kv_tokens, max_context or max_sequences",
+                       (long long)tokens, bytes >> 20, (unsigned long long)(memory >> 20));
+    return 0;
+}
+
+static int open_rank(struct hx_engine *e, struct hx_error *err)
+{
+    const struct hx_engine_options *o = &e->opt;
+    struct hx_hparams *hp = malloc(sizeof(*hp));
+    struct hx_maps *maps = malloc(sizeof(*maps));
+    struct hx_rank_options ro = {.model_dir = o->model_dir,
+                                 .backend = o->backend,
+                                 .mode = o->mode,
+                                 .max_tok = o->prefill_chunk + o->max_sequences,
+                                 .max_seq = o->max_sequences,
+                                 .progress = o->progress,
+                                 .user = o->user};
+    int r = hp && maps ? hx_hparams_load(o->model_dir, hp, err)
+                       : hx_fail(err, -ENOMEM, "out of memory");
+    if (r == 0)
+        r = hx_maps_derive(hp, maps, err);
+    if (r == 0 && o->max_context > hp->max_positions)
+        r = hx_fail(err, -EINVAL, "max_context is %lld, but the model's context is %lld tokens",
+                    (long long)o->max_context, (long long)hp->max_positions);
+    if (r == 0) {
+        e->info.n_vocab = hp->n_vocab;
+        e->info.n_layer = hp->n_layer;
+        e->info.trained_context = hp->max_positions;
+        e->info.max_context = o->max_context ? o->max_context : hp->max_positions;
+        ro.max_context = e->info.max_context;
+        r = size_pool(e, hp, maps, &ro.kv, err);
+    }
+    if (r == 0) {
+        int64_t room = (int64_t)ro.kv.n_blocks * BLOCK_TOK;
+        e->seq_limit = e->info.max_context < room ? e->info.max_context : room;
+        e->info.max_context = e->seq_limit;
+        r = hx_rank_open(&ro, &e->rank, err);
+    }
+    free(hp);
+    free(maps);
+    return r;
+}
+
+static int open_arrays(struct hx_engine *e, struct hx_error *err)
+{
+    size_t n = (size_t)e->opt.max_sequences;
+    e->running = calloc(n, sizeof(struct hx_sequence *));
+    e->item = calloc(n, sizeof(*e->item));
+    e->rows = calloc(n, sizeof(*e->rows));
+    e->step = calloc(n, sizeof(*e->step));
+    e->logits = calloc(n * (size_t)e->info.n_vocab, sizeof(*e->logits));
+    if (!e->running || !e->item || !e->rows || !e->step || !e->logits)
+        return hx_fail(err, -ENOMEM, "out of memory for %zu sequences", n);
+    return hx_sampler_new(e->info.n_vocab, &e->sampler, err);
+}
+
+static int fill_info(struct hx_engine *e, struct hx_error *err)
+{
+    struct hx_engine_info *i = &e->info;
+    struct hx_manifest m;
+    i->max_sequences = e->opt.max_sequences;
+    i->default_temperature = 1.0;
+    i->default_top_p = 0.95;
+    int r = hx_generation_load(e->opt.model_dir, &i->default_temperature, &i->default_top_p, err);
+    if (r == 0)
+        r = hx_manifest_load(e->opt.model_dir, &m, err);
+    if (r < 0)
+        return r;
+    i->demo = m.synthetic;
+    snprintf(i->lock_id, sizeof(i->lock_id), "%s", m.lock_id);
+    snprintf(i->layout, sizeof(i->layout), "%s", e->opt.backend);
+    snprintf(i->fingerprint, sizeof(i->fingerprint), "hx170-%.40s-%.12s", HX_BUILD_VERSION,
+             i->layout);
+    return 0;
+}
+
+int hx_engine_open(const struct hx_engine_options *opt, struct hx_engine **out,
+                   struct hx_error *err)
+{
+    int r = check_options(opt, err);
+    if (r < 0)
+        return r;
+    struct hx_engine *e = calloc(1, sizeof(*e));
+    if (!e)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    e->opt = *opt;
+    e->free_slots = opt->max_sequences;
+    pthread_mutex_init(&e->mutex, NULL);
+    pthread_cond_init(&e->cond, NULL);
+    r = fill_info(e, err);
+    if (r == 0)
+        r = open_rank(e, err);
+    if (r == 0)
+        r = open_arrays(e, err);
+    if (r == 0)
+        r = hx_scheduler_start(e, err);
+    if (r < 0) {
+        hx_engine_close(e);
+        return r;
+    }
+    *out = e;
+    return 0;
+}
+
+void hx_engine_close(struct hx_engine *e)
+{
+    if (!e)
+        return;
+    hx_scheduler_stop(e);
+    hx_rank_close(e->rank);
+    hx_sampler_free(e->sampler);
+    free(e->running);
+    free(e->item);
+    free(e->rows);
+    free(e->step);
+    free(e->logits);
+    pthread_mutex_destroy(&e->mutex);
+    pthread_cond_destroy(&e->cond);
+    free(e);
+}
+
+/* ---- state ---- */
+
+void hx_engine_info(const struct hx_engine *e, struct hx_engine_info *out)
+{
+    *out = e->info;
+}
+
+/* Time until a place in the queue is free: one request's mean time shared by the slots. */
+static double retry_after(const struct hx_engine *e)
+{
+    const struct hx_histogram *h = &e->stats.e2e;
+    double s = h->count > 0 ? h->sum / (double)h->count / e->info.max_sequences : 1;
+    return s < 1 ? 1 : s > 60 ? 60 : s;
+}
+
+void hx_engine_stats(struct hx_engine *e, struct hx_engine_stats *out)
+{
+    pthread_mutex_lock(&e->mutex);
+    e->stats.retry_after = retry_after(e);
+    *out = e->stats;
+    pthread_mutex_unlock(&e->mutex);
+}
+
+enum hx_engine_health hx_engine_health(struct hx_engine *e, struct hx_error *reason)
+{
+    pthread_mutex_lock(&e->mutex);
+    enum hx_engine_health h = e->health;
+    if (reason && h != HX_HEALTH_OK)
+        *reason = e->health_reason;
+    pthread_mutex_unlock(&e->mutex);
+    return h;
+}
