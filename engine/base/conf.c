@@ -179,23 +179,30 @@ struct reading {
     void *to;
     const char *path, *text;
     int line;
+    int long_line; /* a line that inih would cut; 0: none */
+    int bad_line;  /* line of the value that result is about */
     int result;
     struct hx_error *err;
 };
 
-/* inih's line reader over the text in memory: it counts the lines, which the handler is not told.
- */
+/* inih's line reader over the text in memory. It counts the lines, which the handler is not told,
+ * and drops indentation, which inih would take for more lines of the value above, the last of which
+ * silently wins. */
 static char *next_line(char *out, int size, void *user)
 {
     struct reading *r = user;
-    size_t n = strcspn(r->text, "\n");
     if (*r->text == '\0')
         return NULL;
-    size_t take = n + 1 < (size_t)size ? n : (size_t)size - 1;
-    memcpy(out, r->text, take);
-    out[take] = '\0';
-    r->text += n + (r->text[n] == '\n');
     r->line++;
+    r->text += strspn(r->text, " \t");
+    size_t n = strcspn(r->text, "\n");
+    if (n >= (size_t)size) {
+        r->long_line = r->line;
+        return NULL;
+    }
+    memcpy(out, r->text, n);
+    out[n] = '\0';
+    r->text += n + (r->text[n] == '\n');
     return out;
 }
 
@@ -206,6 +213,7 @@ static int handle(void *user, const char *section, const char *name, const char 
     if (r->result < 0)
         return 0;
     snprintf(where, sizeof(where), "%s:%d", r->path, r->line);
+    r->bad_line = r->line;
     r->result = hx_conf_set(r->rows, r->n, r->to, section, name, value ? value : "", where, r->err);
     return r->result == 0;
 }
@@ -213,7 +221,7 @@ static int handle(void *user, const char *section, const char *name, const char 
 int hx_conf_file(const struct hx_conf_option *rows, int n, void *to, const char *path,
                  struct hx_error *err)
 {
-    struct reading r = {rows, n, to, path, NULL, 0, 0, err};
+    struct reading r = {.rows = rows, .n = n, .to = to, .path = path, .err = err};
     char *text = NULL;
     size_t len;
     int ret = hx_file_read(path, 1 << 20, &text, &len, err);
@@ -222,16 +230,19 @@ int hx_conf_file(const struct hx_conf_option *rows, int n, void *to, const char 
     r.text = text;
     int line = strlen(text) == len ? ini_parse_stream(next_line, &r, handle, &r) : -1;
     free(text);
-    if (r.result < 0)
+    /* The first fault of the file is the one to report. */
+    if (r.result < 0 && (line <= 0 || r.bad_line <= line))
         return r.result;
-    if (line != 0) {
+    if (line == 0 && r.long_line == 0)
+        return 0;
+    if (line != 0)
         hx_fail(err, -EINVAL, "%s:%d: not a section, a 'key = value' line or a comment", path,
                 line > 0 ? line : 1);
-        if (err)
-            err->domain = HX_DOMAIN_CONF;
-        return -EINVAL;
-    }
-    return 0;
+    else
+        hx_fail(err, -EINVAL, "%s:%d: the line is too long", path, r.long_line);
+    if (err)
+        err->domain = HX_DOMAIN_CONF;
+    return -EINVAL;
 }
 
 static int only_conf(const struct dirent *e)

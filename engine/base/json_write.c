@@ -66,22 +66,19 @@ int hx_json_escape(struct hx_buf *out, const char *s, size_t len)
 {
     static const char from[] = "\"\\\n\r\t\b\f", to[] = "\"\\nrtbf";
     size_t plain = 0;
-    for (size_t i = 0; i < len; i++) {
+    int r = 0;
+    for (size_t i = 0; i < len && r == 0; i++) {
         uint8_t c = (uint8_t)s[i];
         if (c >= 0x20 && c != '"' && c != '\\')
             continue;
-        hx_buf_append(out, s + plain, i - plain);
+        r = hx_buf_append(out, s + plain, i - plain);
         plain = i + 1;
         const char *hit = c ? memchr(from, c, sizeof(from) - 1) : NULL;
-        if (hit) {
-            uint8_t pair[2] = {'\\', (uint8_t)to[hit - from]};
-            hx_buf_append(out, pair, 2);
-        } else {
-            hx_buf_printf(out, "\\u%04x", c);
-        }
+        uint8_t pair[2] = {'\\', hit ? (uint8_t)to[hit - from] : 0};
+        if (r == 0)
+            r = hit ? hx_buf_append(out, pair, 2) : hx_buf_printf(out, "\\u%04x", c);
     }
-    hx_buf_append(out, s + plain, len - plain);
-    return out->failed ? -ENOMEM : 0;
+    return r < 0 ? r : hx_buf_append(out, s + plain, len - plain);
 }
 
 void hx_jw_str_n(struct hx_json_writer *w, const char *s, size_t len)

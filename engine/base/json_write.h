@@ -42,7 +42,8 @@ void hx_jw_raw(struct hx_json_writer *w, const char *s, size_t len);
 /* A parsed value, by the rules of chat.md 3.10: key order kept (duplicate keys: position of the
  * first, value of the last), integers keep their digits, other numbers as hx_jw_double. */
 void hx_jw_value(struct hx_json_writer *w, struct hx_jv v);
-/* The inside of a JSON string (no quotes), by the escapes of chat.md 3.10. */
+/* The inside of a JSON string (no quotes), by the escapes of chat.md 3.10. 0, -ENOMEM or -EMSGSIZE
+ * as the buffer says. */
 int hx_json_escape(struct hx_buf *out, const char *s, size_t len);
 
 #endif

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <openssl/evp.h>
@@ -54,36 +55,54 @@ void hx_sha256_to_hex(const uint8_t digest[HX_SHA256_BYTES], char out[HX_SHA256_
         snprintf(out + 2 * i, 3, "%02x", digest[i]);
 }
 
-int hx_sha256_file(const char *path, char hex[HX_SHA256_HEX], uint64_t *size, struct hx_error *err)
+static int hash_all(struct hx_sha256 *h, int fd, const char *path, uint64_t *n_bytes,
+                    struct hx_error *err)
 {
-    struct hx_sha256 *h = NULL;
-    uint8_t *block = NULL, digest[HX_SHA256_BYTES];
     const size_t block_size = 1 << 20;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return hx_fail_errno(err, errno, "%s: cannot open", path);
-    *size = 0;
-    int r = hx_sha256_new(&h, err);
-    block = malloc(block_size);
-    if (r == 0 && !block)
-        r = hx_fail(err, -ENOMEM, "out of memory");
+    uint8_t *block = malloc(block_size);
+    int r = block ? 0 : hx_fail(err, -ENOMEM, "%s: out of memory", path);
     while (r == 0) {
         ssize_t n = read(fd, block, block_size);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
             r = hx_fail_errno(err, errno, "%s: cannot read", path);
+        else if (n > 0 && hx_sha256_update(h, block, (size_t)n) < 0)
+            r = hx_fail(err, -EIO, "%s: cannot hash", path);
         if (n <= 0)
             break;
-        hx_sha256_update(h, block, (size_t)n);
-        *size += (uint64_t)n;
+        *n_bytes += (uint64_t)n;
     }
+    free(block);
+    return r;
+}
+
+int hx_sha256_file(const char *path, char hex[HX_SHA256_HEX], uint64_t *size, struct hx_error *err)
+{
+    /* Not blocking, so that a pipe in the file's place is refused instead of waited for. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return hx_fail_errno(err, errno, "%s: cannot open", path);
+    struct hx_sha256 *h = NULL;
+    uint8_t digest[HX_SHA256_BYTES];
+    uint64_t n_bytes = 0;
+    struct stat st;
+    int r = 0;
+    if (fstat(fd, &st) < 0)
+        r = hx_fail_errno(err, errno, "%s: cannot stat", path);
+    else if (!S_ISREG(st.st_mode))
+        r = hx_fail(err, -EINVAL, "%s: is not a regular file", path);
+    if (r == 0)
+        r = hx_sha256_new(&h, err);
+    if (r == 0)
+        r = hash_all(h, fd, path, &n_bytes, err);
+    if (r == 0 && hx_sha256_final(h, digest) < 0)
+        r = hx_fail(err, -EIO, "%s: cannot hash", path);
     if (r == 0) {
-        hx_sha256_final(h, digest);
         hx_sha256_to_hex(digest, hex);
+        *size = n_bytes;
     }
     hx_sha256_free(h);
-    free(block);
     close(fd);
     return r;
 }
