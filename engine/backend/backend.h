@@ -40,8 +40,7 @@ static inline int64_t hx_tensor_rows(const struct hx_tensor *t)
     return t->ne[0];
 }
 
-/* ---- weights -----------------------------------------------------------------------------------
- */
+/* ---- weights ---- */
 
 enum hx_format {
     HX_FORMAT_DENSE, /* BF16 or F32 */
@@ -75,8 +74,7 @@ struct hx_weight {
     struct hx_tensor part[HX_PART_MAX]; /* data NULL: part absent */
 };
 
-/* ---- device ------------------------------------------------------------------------------------
- */
+/* ---- device ---- */
 
 struct hx_device;
 struct hx_buffer;

@@ -3,8 +3,7 @@
 
 #include "backend/cpu/cpu.h"
 
-/* ---- choice
- * ------------------------------------------------------------------------------------------ */
+/* ---- choice ---- */
 
 /* a is a worse choice than b: lower score, or the same score (-0.0 = +0.0) and a higher index. */
 static bool worse(const float *score, int32_t a, int32_t b)
@@ -83,8 +82,7 @@ int hx_candidate_blocks(const float *score, int64_t n, int block, int n_keep, fl
     return hx_top_indices(work, n_block, n_keep, blocks);
 }
 
-/* ---- scores
- * ------------------------------------------------------------------------------------------ */
+/* ---- scores ---- */
 
 float hx_index_score(const double *q, const float *w, const double *key, int n_head, int d,
                      float factor, bool reference)
@@ -204,8 +202,7 @@ int hx_cpu_index_select(struct hx_device *dev, const struct hx_index_args *a, st
     return r;
 }
 
-/* ---- compressor
- * -------------------------------------------------------------------------------------- */
+/* ---- compressor ---- */
 
 /* u or g (which = 0, 1) of position p: from this pass, or from the open-group store. */
 static const float *open_row(const struct hx_batch *b, int source, int seq, int64_t p,

@@ -127,7 +127,8 @@ void hx_dequant_fp4_b16(const uint8_t *packed, const uint8_t *scales, int n, flo
 
 double hx_dot(const double *a, const double *b, int64_t n)
 {
-    /* Eight independent sums keep the adder busy; as scalars, or the compiler keeps them in memory. */
+    /* Eight independent sums keep the adder busy; as scalars, or the compiler keeps them in memory.
+     */
     double s0 = 0, s1 = 0, s2 = 0, s3 = 0, s4 = 0, s5 = 0, s6 = 0, s7 = 0;
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {

@@ -294,13 +294,60 @@ static void test_truncate_prefill(void **state)
     free(want);
 }
 
+/* An image span cut anywhere: flags and rows of the span belong to their chunk, the n-gram hash
+ * looks back across the cut. */
+static void test_image_chunks(void **state)
+{
+    (void)state;
+    static const int size[] = {1, 4, 9, 23};
+    struct hx_st_file *f = golden_open(GOLDEN_FILE);
+    struct hx_rank *r = rank_open(MODEL_DIR, HX_MODE_W8A16, 0);
+    const struct hx_st_tensor *t;
+    int32_t *tokens = golden_get(f, &t, "pimg.tokens");
+    int n = (int)t->ne[0], width = hx_rank_hparams(r)->n_embd;
+    int32_t *types = golden_get(f, &t, "pimg.types");
+    uint16_t *span = golden_get(f, &t, "pimg.span");
+    float *want = golden_get(f, &t, "pimg.w8a16.logits"), *got = logits_new(n);
+    uint8_t dead[32];
+    uint16_t *embeds = calloc((size_t)(n * width), 2);
+    assert_true(n <= 32 && embeds);
+    for (int i = 0, at = 0; i < n; i++) {
+        dead[i] = types[i] >= 0;
+        if (dead[i])
+            memcpy(embeds + i * width, span + at++ * width, (size_t)width * 2);
+    }
+    for (size_t i = 0; i < sizeof(size) / sizeof(size[0]); i++) {
+        struct hx_kv_seq *s = seq_new(r);
+        for (int at = 0; at < n; at += size[i]) {
+            int m = n - at < size[i] ? n - at : size[i];
+            struct hx_step_seq q = {.kv = s,
+                                    .tokens = tokens + at,
+                                    .dead = dead + at,
+                                    .n_tok = m,
+                                    .n_logits = m,
+                                    .embeds = embeds + at * width};
+            CHECK(hx_rank_step(r, &q, 1, got + (int64_t)at * VOCAB, NULL, NULL, ERR));
+        }
+        assert_memory_equal(got, want, (size_t)n * VOCAB * sizeof(*got));
+        hx_kv_seq_free(s);
+    }
+    free(tokens);
+    free(types);
+    free(span);
+    free(want);
+    free(got);
+    free(embeds);
+    hx_rank_close(r);
+    hx_st_close(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chunks),           cmocka_unit_test(test_chunks_reference),
         cmocka_unit_test(test_short_cut),        cmocka_unit_test(test_batch),
         cmocka_unit_test(test_prefix),           cmocka_unit_test(test_truncate),
-        cmocka_unit_test(test_truncate_prefill),
+        cmocka_unit_test(test_truncate_prefill), cmocka_unit_test(test_image_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
