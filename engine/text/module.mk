@@ -1,3 +1,4 @@
-text_SRCS := unicode_classes.c pretok.c bpe.c tokenizer.c tokenizer_json.c
+text_SRCS := unicode_classes.c pretok.c bpe.c tokenizer.c tokenizer_json.c \
+	prompt.c tools.c messages.c template.c effort.c chat_request.c
 text_DEPS := base
 $(call hx_module,text,engine/text)
