@@ -1,0 +1,1 @@
+$(call hx_program,hx-bench,engine/cli/bench.c,run kv engram model backend base)
