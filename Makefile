@@ -56,7 +56,7 @@ $(O)/lib/libhx-$(1).a: $$($(1)_OBJS)
 	$$(Q)rm -f $$@ && $$(AR) rcs $$@ $$^
 $(1)_TESTS := $$(patsubst tests/unit/%.c,$(O)/tests/%,$$(wildcard tests/unit/$(patsubst engine/%,%,$(2))/test_*.c))
 ALL_TESTS += $$($(1)_TESTS)
-test-$(1): $$($(1)_TESTS)
+test-$(1): $$($(1)_TESTS) $(BUILD)/data/tokenizer.json
 	$$(Q)tests/run-unit.sh $$($(1)_TESTS)
 .PHONY: test-$(1)
 endef
@@ -84,7 +84,7 @@ $(O)/obj/%.o: %.c $(O)/gen/hx/build_facts.h
 # Rewritten only when the version changed, so that nothing is rebuilt for nothing.
 $(O)/gen/hx/build_facts.h: FORCE
 	@mkdir -p $(@D)
-	@printf '#define HX_BUILD_VERSION "%s"\n#define HX_BUILD_VARIANT "%s"\n' '$(VERSION)' '$(VARIANT)' > $@.new; \
+	@printf '#define HX_BUILD_VERSION "%s"\n#define HX_BUILD_VARIANT "%s"\n#define HX_BUILD_DATA "%s"\n' '$(VERSION)' '$(VARIANT)' '$(BUILD)/data' > $@.new; \
 	 if cmp -s $@.new $@; then rm -f $@.new; else mv $@.new $@; fi
 FORCE:
 .PHONY: FORCE
@@ -98,21 +98,21 @@ $(O)/tests/%: $(O)/obj/tests/unit/%.o $$(call hx_libs,$$(call hx_test_module,$$@
 	$(Q)$(CC) $(HX_LDFLAGS) $(LDFLAGS) -o $@ $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
 	  $(call hx_sysl,$(call hx_test_module,$@) $($(call hx_test_module,$@)_TEST_DEPS)) -lcmocka -lm
 
-all: $(ALL_PROGRAMS)
+# Tokenizer and Engram map of the demo model, unpacked.
+$(BUILD)/data/%: etc/demo/%.xz
+	@mkdir -p $(@D)
+	$(Q)xz -dkc $< > $@
 
-test: $(ALL_TESTS)
+all: $(ALL_PROGRAMS) $(BUILD)/data/tokenizer.json $(BUILD)/data/engram_map.i32
+
+test: $(ALL_TESTS) $(BUILD)/data/tokenizer.json $(BUILD)/data/engram_map.i32
 	$(Q)tests/run-unit.sh $(ALL_TESTS)
-
-# All tests that need no GPU; installs what is missing first.
-check: setup
-	$(Q)$(MAKE) --no-print-directory all
-	$(Q)$(MAKE) --no-print-directory test
-	$(Q)$(MAKE) --no-print-directory test-hostile
-	$(Q)$(MAKE) --no-print-directory fuzz-smoke
 
 setup:
 	$(Q)scripts/setup.sh
-.PHONY: check setup
+.PHONY: setup
+
+include scripts/house.mk
 
 clean:
 	rm -rf $(BUILD)

@@ -129,7 +129,10 @@ static void shortest_digits(double v, char digits[24], int *exponent)
             break;
     }
     char *e = strchr(text, 'e');
-    *exponent = (int)strtol(e + 1, NULL, 10);
+    int power = 0;
+    for (const char *s = e + 2; *s; s++) /* behind "e+" or "e-" */
+        power = power * 10 + (*s - '0');
+    *exponent = e[1] == '-' ? -power : power;
     size_t n = 0;
     for (const char *s = text; s < e; s++) {
         if (*s >= '0' && *s <= '9')
