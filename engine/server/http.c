@@ -140,6 +140,9 @@ static enum MHD_Result queue_response(struct hx_exchange *x)
     enum MHD_Result ok = MHD_queue_response(x->conn, (unsigned)x->status, r);
     MHD_destroy_response(r);
     x->queued = ok == MHD_YES;
+    /* A stream is silent while the engine works; slow readers are found by stuck_since. */
+    MHD_set_connection_option(x->conn, MHD_CONNECTION_OPTION_TIMEOUT,
+                              x->streaming ? 0u : (unsigned)(x->http->opt.idle_us / 1000000));
     return ok;
 }
 
@@ -322,6 +325,11 @@ void hx_http_wake(struct hx_http *h)
     uint64_t one = 1;
     ssize_t ignored = write(h->wakefd, &one, sizeof(one));
     (void)ignored;
+}
+
+bool hx_http_is_quiet(const struct hx_http *h)
+{
+    return !h->all;
 }
 
 void hx_http_close(struct hx_http *h)

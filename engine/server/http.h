@@ -41,6 +41,8 @@ void hx_http_run(struct hx_http *h);
 /* Any thread: makes run return; wake: makes tick run soon. */
 void hx_http_stop(struct hx_http *h);
 void hx_http_wake(struct hx_http *h);
+/* http thread: no request is being read or answered. */
+bool hx_http_is_quiet(const struct hx_http *h);
 void hx_http_close(struct hx_http *h);
 
 /* ---- one exchange, on the http thread ---- */

@@ -19,6 +19,7 @@ struct hx_metrics {
     struct hx_labelled responses[HX_METRIC_CODES], healed[HX_METRIC_CODES];
     uint64_t unknown_fields; /* atomic */
     uint64_t success_stop, success_length, success_tool_calls, success_abort;
+    uint64_t cancelled[HX_CANCEL_MAX]; /* client gone, by enum hx_request_phase */
     uint64_t cancelled_tokenising;
 };
 
