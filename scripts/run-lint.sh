@@ -49,7 +49,10 @@ check_version() {
 
 format() {
     # shellcheck disable=SC2086
-    printf '%s\n' $sources $headers | grep -vxF "$generated" | xargs clang-format --dry-run -Werror
+    for file in $(printf '%s\n' $sources $headers | grep -vxF "$generated"); do
+        clang-format --dry-run -Werror "$file" 2>/dev/null || echo "$file: make format changes it"
+    done | grep . && return 1
+    return 0
 }
 
 tidy() {
