@@ -1,13 +1,23 @@
-/* Merging. A piece that is a token needs no merging (the vocabulary is closed: merging would find
- * it). Short pieces scan an array of pair results; long ones, which have no length limit, use a
- * heap over a linked list, so that a megabyte of one letter takes O(n log n). */
+/* Merging. Three sizes of work:
+ *   - a piece that is a token which merging would find needs no merging;
+ *   - short pieces scan an array of pair results;
+ *   - long pieces, which have no length limit, use a heap over a linked list, window by window.
+ *
+ * Windows are exact. Let T be tokens whose bytes spell the piece, each of them found by merging its
+ * own bytes, and each neighbouring pair found by merging the bytes of the two. Then T is what
+ * merging the piece gives: the first merge across a border of T would be the smallest one among
+ * the bytes of its two tokens too, and merging those alone never crosses. So tokens of one window
+ * may be followed by those of the next if the pair at the seam passes that test. */
 #include "text/bpe.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define SHORT 48 /* bytes: below, scanning beats the heap */
-#define NONE  INT32_MAX
+#define SHORT  48   /* bytes: below, scanning beats the heap */
+#define WINDOW 1024 /* bytes of a long piece that are merged at once; below 4096 */
+#define NONE   INT32_MAX
+
+#define NOT_WHOLE 0x80000000u /* in a vocabulary entry: merging the token's bytes gives others */
 
 /* ---- hash tables
  * ------------------------------------------------------------------------------------- */
@@ -97,18 +107,28 @@ void hx_bpe_done(struct hx_bpe *b)
     memset(b, 0, sizeof(*b));
 }
 
-int32_t hx_bpe_find(const struct hx_bpe *b, const uint8_t *s, size_t len)
+static int32_t entry_id(uint64_t e)
+{
+    return (int32_t)((uint32_t)e & ~NOT_WHOLE) - 1;
+}
+
+/* Table slot of the token with these bytes; an empty one if there is none. */
+static uint32_t find_slot(const struct hx_bpe *b, const uint8_t *s, size_t len)
 {
     uint64_t h = hash_bytes(s, len);
     for (uint32_t i = (uint32_t)h & b->vocab_mask;; i = (i + 1) & b->vocab_mask) {
         uint64_t e = b->vocab[i];
-        if (e == 0)
-            return -1;
-        int32_t id = (int32_t)(uint32_t)e - 1;
-        if ((e ^ h) >> 32 == 0 && b->offset[id + 1] - b->offset[id] == len &&
-            memcmp(b->bytes + b->offset[id], s, len) == 0)
-            return id;
+        int32_t id = entry_id(e);
+        if (e == 0 || ((e ^ h) >> 32 == 0 && b->offset[id + 1] - b->offset[id] == len &&
+                       memcmp(b->bytes + b->offset[id], s, len) == 0))
+            return i;
     }
+}
+
+int32_t hx_bpe_find(const struct hx_bpe *b, const uint8_t *s, size_t len)
+{
+    uint64_t e = b->vocab[find_slot(b, s, len)];
+    return e == 0 ? -1 : entry_id(e);
 }
 
 int hx_bpe_add_pair(struct hx_bpe *b, int32_t left, int32_t right, int32_t result,
@@ -128,9 +148,10 @@ int hx_bpe_add_pair(struct hx_bpe *b, int32_t left, int32_t right, int32_t resul
 /* ---- merging
  * ----------------------------------------------------------------------------------------- */
 
-static int merge_short(const struct hx_bpe *b, const uint8_t *s, size_t len, struct hx_ids *out)
+/* id[len] gets the ids; returns how many. */
+static size_t merge_short(const struct hx_bpe *b, const uint8_t *s, size_t len, int32_t *id)
 {
-    int32_t id[SHORT], result[SHORT];
+    int32_t result[SHORT];
     int n = (int)len;
     for (int i = 0; i < n; i++)
         id[i] = b->byte_id[s[i]];
@@ -154,7 +175,7 @@ static int merge_short(const struct hx_bpe *b, const uint8_t *s, size_t len, str
         if (best + 1 < n)
             result[best] = pair_result(b, id[best], id[best + 1]);
     }
-    return hx_ids_append(out, id, (size_t)n);
+    return (size_t)n;
 }
 
 /* Heap of (result, position), smallest first: lowest rank, leftmost on a tie. */
@@ -243,10 +264,192 @@ out:
     return r;
 }
 
-int hx_bpe_merge(const struct hx_bpe *b, const uint8_t *s, size_t len, struct hx_ids *out)
+/* The same within a window, without the allocator: 20 bits of result and 12 of position make one
+ * 32-bit key. */
+struct window {
+    int32_t id[WINDOW], result[WINDOW]; /* result: of the pair with the next, NONE if merged away */
+    uint16_t prev[WINDOW], next[WINDOW];
+    uint32_t key[3 * WINDOW];
+    size_t n_keys;
+};
+
+static void push_key(struct window *w, uint32_t v)
 {
-    int32_t whole = hx_bpe_find(b, s, len);
-    if (whole >= 0)
-        return hx_ids_push(out, whole);
-    return len <= SHORT ? merge_short(b, s, len, out) : merge_long(b, s, len, out);
+    size_t i = w->n_keys++;
+    while (i > 0 && w->key[(i - 1) / 4] > v) {
+        w->key[i] = w->key[(i - 1) / 4];
+        i = (i - 1) / 4;
+    }
+    w->key[i] = v;
+}
+
+static void sink_key(struct window *w, size_t i, uint32_t v)
+{
+    for (;;) {
+        size_t c = 4 * i + 1, end = c + 4 < w->n_keys ? c + 4 : w->n_keys;
+        if (c >= end)
+            break;
+        size_t least = c;
+        for (c++; c < end; c++) {
+            if (w->key[c] < w->key[least])
+                least = c;
+        }
+        if (w->key[least] >= v)
+            break;
+        w->key[i] = w->key[least];
+        i = least;
+    }
+    w->key[i] = v;
+}
+
+static void set_pair(struct window *w, unsigned at, int32_t result)
+{
+    w->result[at] = result;
+    if (result != NONE)
+        push_key(w, (uint32_t)result << 12 | at);
+}
+
+/* len from 2 to WINDOW; id[len] gets the ids; returns how many. */
+static size_t merge_window(const struct hx_bpe *b, const uint8_t *s, size_t len, int32_t *id)
+{
+    struct window w;
+    unsigned n = (unsigned)len;
+    for (unsigned i = 0; i < n; i++) {
+        w.id[i] = b->byte_id[s[i]];
+        w.prev[i] = (uint16_t)(i - 1); /* of the first: never read */
+        w.next[i] = (uint16_t)(i + 1);
+    }
+    w.n_keys = 0;
+    for (unsigned i = 0; i + 1 < n; i++) {
+        w.result[i] = pair_result(b, w.id[i], w.id[i + 1]);
+        if (w.result[i] != NONE)
+            w.key[w.n_keys++] = (uint32_t)w.result[i] << 12 | i;
+    }
+    w.result[n - 1] = NONE;
+    for (size_t i = w.n_keys / 4 + 1; i-- > 0;) {
+        if (i < w.n_keys)
+            sink_key(&w, i, w.key[i]);
+    }
+    while (w.n_keys > 0) {
+        uint32_t top = w.key[0];
+        unsigned at = top & 0xFFF, right = w.next[at], after;
+        w.n_keys--;
+        if (w.n_keys > 0)
+            sink_key(&w, 0, w.key[w.n_keys]);
+        if (w.result[at] != (int32_t)(top >> 12))
+            continue; /* an older pair of this position */
+        after = w.next[right];
+        w.id[at] = (int32_t)(top >> 12);
+        w.result[right] = NONE;
+        w.next[at] = (uint16_t)after;
+        if (after < n)
+            w.prev[after] = (uint16_t)at;
+        if (at > 0)
+            set_pair(&w, w.prev[at], pair_result(b, w.id[w.prev[at]], w.id[at]));
+        set_pair(&w, at, after < n ? pair_result(b, w.id[at], w.id[after]) : NONE);
+    }
+    size_t count = 0;
+    for (unsigned i = 0; i < n; i = w.next[i])
+        id[count++] = w.id[i];
+    return count;
+}
+
+/* ---- pieces
+ * ------------------------------------------------------------------------------------------ */
+
+static size_t token_len(const struct hx_bpe *b, int32_t id)
+{
+    return b->offset[id + 1] - b->offset[id];
+}
+
+static int merge_at_once(const struct hx_bpe *b, const uint8_t *s, size_t len, struct hx_ids *out)
+{
+    int32_t id[WINDOW];
+    if (len > WINDOW)
+        return merge_long(b, s, len, out);
+    size_t n = len <= SHORT ? merge_short(b, s, len, id) : merge_window(b, s, len, id);
+    return hx_ids_append(out, id, n);
+}
+
+/* Does merging the bytes of two neighbouring tokens, from s on, give these two? 1, 0 or -ENOMEM. */
+static int joins(const struct hx_bpe *b, const uint8_t *s, int32_t left, int32_t right)
+{
+    struct hx_ids two = {0};
+    int r = merge_at_once(b, s, token_len(b, left) + token_len(b, right), &two);
+    if (r == 0)
+        r = two.len == 2 && two.id[0] == left && two.id[1] == right;
+    hx_ids_done(&two);
+    return r;
+}
+
+#define TRIES 8 /* seams that do not hold before the window grows */
+
+static int merge_by_windows(const struct hx_bpe *b, const uint8_t *s, size_t len,
+                            const struct hx_bpe_progress *p, struct hx_ids *out)
+{
+    const size_t begin = out->len;
+    size_t window = WINDOW, at = 0, reported = 0;
+    unsigned tries = 0;
+    for (;;) {
+        size_t n = len - at < window ? len - at : window, first = out->len;
+        int r = merge_at_once(b, s + at, n, out);
+        if (r < 0)
+            return r;
+        if (first > begin) {
+            size_t before = token_len(b, out->id[first - 1]);
+            r = joins(b, s + at - before, out->id[first - 1], out->id[first]);
+            if (r < 0)
+                return r;
+            if (r == 0) { /* from one token earlier; in the end one window holds the whole piece */
+                out->len = first - 1;
+                at -= before;
+                if (++tries % TRIES == 0)
+                    window *= 2;
+                continue;
+            }
+        }
+        at += n;
+        if (at == len)
+            return 0;
+        if (out->len - first == 1) {
+            out->len = first;
+            at -= n;
+            window *= 2;
+            continue;
+        }
+        /* The window's end may have cut the last token short. */
+        at -= token_len(b, out->id[--out->len]);
+        if (p && at > reported) {
+            r = p->done(p->user, at - reported);
+            if (r < 0)
+                return r;
+            reported = at;
+        }
+    }
+}
+
+int hx_bpe_merge(const struct hx_bpe *b, const uint8_t *s, size_t len,
+                 const struct hx_bpe_progress *p, struct hx_ids *out)
+{
+    uint64_t e = b->vocab[find_slot(b, s, len)];
+    if (e != 0 && !(e & NOT_WHOLE))
+        return hx_ids_push(out, entry_id(e));
+    return len <= WINDOW ? merge_at_once(b, s, len, out) : merge_by_windows(b, s, len, p, out);
+}
+
+int hx_bpe_mark_whole(struct hx_bpe *b, struct hx_error *err)
+{
+    struct hx_ids ids = {0};
+    int r = 0;
+    for (uint32_t i = 0; r == 0 && i <= b->vocab_mask; i++) {
+        if (b->vocab[i] == 0)
+            continue;
+        int32_t id = entry_id(b->vocab[i]);
+        ids.len = 0;
+        r = merge_at_once(b, b->bytes + b->offset[id], token_len(b, id), &ids);
+        if (r == 0 && (ids.len != 1 || ids.id[0] != id))
+            b->vocab[i] |= NOT_WHOLE;
+    }
+    hx_ids_done(&ids);
+    return r < 0 ? hx_fail(err, r, "out of memory") : 0;
 }

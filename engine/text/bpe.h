@@ -14,7 +14,7 @@ struct hx_bpe {
     int32_t byte_id[256];
     uint64_t *pair; /* hash table: left, right, result in 20 bits each; 0: empty */
     uint32_t pair_mask;
-    uint64_t *vocab; /* hash table: 32 bits of hash, id + 1; 0: empty */
+    uint64_t *vocab; /* hash table: 32 bits of hash, 1 bit, id + 1; 0: empty */
     uint32_t vocab_mask;
 };
 
@@ -27,7 +27,17 @@ int32_t hx_bpe_find(const struct hx_bpe *b, const uint8_t *s, size_t len);
 /* Adds a merge rule; pairs never repeat. */
 int hx_bpe_add_pair(struct hx_bpe *b, int32_t left, int32_t right, int32_t result,
                     struct hx_error *err) HX_MUST;
-/* Ids of one piece, appended. */
-int hx_bpe_merge(const struct hx_bpe *b, const uint8_t *s, size_t len, struct hx_ids *out);
+/* After the last pair: finds out which tokens merging finds from their own bytes. Merging takes
+ * those straight from the vocabulary. */
+int hx_bpe_mark_whole(struct hx_bpe *b, struct hx_error *err) HX_MUST;
+
+/* Told how many bytes of a long piece are done; a negative value ends the merging with it. */
+struct hx_bpe_progress {
+    int (*done)(void *user, size_t bytes);
+    void *user;
+};
+/* Ids of one piece (len >= 1), appended. p may be NULL. 0, -ENOMEM or what p says. */
+int hx_bpe_merge(const struct hx_bpe *b, const uint8_t *s, size_t len,
+                 const struct hx_bpe_progress *p, struct hx_ids *out) HX_MUST;
 
 #endif

@@ -24,9 +24,9 @@ static int reserve(struct hx_ids *ids, size_t extra)
 {
     if (ids->cap - ids->len >= extra)
         return 0;
-    size_t cap = ids->cap ? ids->cap * 2 : 64;
-    while (cap - ids->len < extra)
-        cap *= 2;
+    size_t cap = ids->cap + ids->cap / 2 + 64;
+    if (cap - ids->len < extra)
+        cap = ids->len + extra;
     int32_t *id = realloc(ids->id, cap * sizeof(*id));
     if (!id)
         return -ENOMEM;
@@ -144,23 +144,28 @@ struct progress {
     size_t since;
 };
 
+static int advance(void *user, size_t bytes)
+{
+    struct progress *p = user;
+    p->since += bytes;
+    if (p->since < CHECK_BYTES)
+        return 0;
+    p->since = 0;
+    return p->opt->cancelled && p->opt->cancelled(p->opt->user) ? -ECANCELED : 0;
+}
+
 static int encode_plain(const struct hx_tokenizer *t, const uint8_t *s, size_t len,
                         struct progress *p, struct hx_ids *out)
 {
-    for (size_t at = 0; at < len;) {
-        size_t end = hx_pretok_next(t->classes, s, len, at);
-        int r = hx_bpe_merge(&t->bpe, s + at, end - at, out);
-        if (r < 0)
-            return r;
-        p->since += end - at;
-        at = end;
-        if (p->since >= CHECK_BYTES) {
-            p->since = 0;
-            if (p->opt->cancelled && p->opt->cancelled(p->opt->user))
-                return -ECANCELED;
-        }
+    const struct hx_bpe_progress inside = {advance, p};
+    int r = 0;
+    for (size_t at = 0, end; r == 0 && at < len; at = end) {
+        end = hx_pretok_next(t->classes, s, len, at);
+        r = hx_bpe_merge(&t->bpe, s + at, end - at, &inside, out);
+        if (r == 0)
+            r = advance(p, end - at);
     }
-    return 0;
+    return r;
 }
 
 static int encode_valid(const struct hx_tokenizer *t, const uint8_t *s, size_t len,

@@ -339,7 +339,9 @@ static int import(struct import *m, struct hx_jv root)
         r = read_vocab(m, hx_jv_get(model, "vocab"));
     if (r == 0)
         r = hx_bpe_init(&m->t->bpe, m->err);
-    return r < 0 ? r : read_merges(m, hx_jv_get(model, "merges"));
+    if (r == 0)
+        r = read_merges(m, hx_jv_get(model, "merges"));
+    return r < 0 ? r : hx_bpe_mark_whole(&m->t->bpe, m->err);
 }
 
 int hx_tokenizer_parse(const char *label, const char *json, size_t len, struct hx_tokenizer **out,
