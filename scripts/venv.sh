@@ -1,0 +1,12 @@
+#!/bin/sh
+# Makes build/venv with the pinned Python packages that the server's suite needs; prints its python.
+set -eu
+dir=${1:-build/venv}
+pins="openai==1.109.1 pytest==8.4.2 httpx==0.28.1"
+if [ ! -x "$dir/bin/python" ] || [ "$(cat "$dir/pins" 2>/dev/null)" != "$pins" ]; then
+    python3 -m venv "$dir" >&2
+    # shellcheck disable=SC2086
+    "$dir/bin/pip" install -q --disable-pip-version-check $pins >&2
+    echo "$pins" > "$dir/pins"
+fi
+echo "$dir/bin/python"
