@@ -51,7 +51,8 @@ class Server:
         s.sendall(data)
         out = b""
         try:
-            while chunk := s.recv(65536):
+            end = time.time() + wait
+            while time.time() < end and (chunk := s.recv(65536)):
                 out += chunk
         except (TimeoutError, ConnectionResetError):
             pass
