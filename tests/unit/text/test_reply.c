@@ -1,0 +1,259 @@
+/* The reply parser: every malformed form of heal.json, in any chunking, streamed or not. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <time.h>
+
+#include "base/json_write.h"
+#include "text/tools.h"
+
+#include "chat_data.h"
+#include "reply_run.h"
+
+static struct hx_json *heal_doc;
+static struct hx_tools *tools;
+
+/* heal.json's short form of tools to the form of a request. */
+static struct hx_tools *make_tools(struct hx_jv list)
+{
+    struct hx_buf b = HX_BUF_INIT(1 << 20);
+    struct hx_json_writer w;
+    hx_jw_init(&w, &b, false);
+    hx_jw_array(&w);
+    for (struct hx_jv t = hx_jv_first(list); t.doc; t = hx_jv_next(t)) {
+        hx_jw_object(&w);
+        hx_jw_key(&w, "function");
+        hx_jw_object(&w);
+        hx_jw_key(&w, "name");
+        hx_jw_value(&w, hx_jv_get(t, "name"));
+        hx_jw_key(&w, "parameters");
+        hx_jw_object(&w);
+        hx_jw_key(&w, "properties");
+        hx_jw_object(&w);
+        struct hx_jv properties = hx_jv_get(t, "properties");
+        for (struct hx_jv p = hx_jv_first(properties); p.doc; p = hx_jv_next(p)) {
+            size_t len;
+            const char *key = hx_jv_str(hx_jv_key(p), &len);
+            hx_jw_key_n(&w, key, len);
+            hx_jw_object(&w);
+            hx_jw_key(&w, "type");
+            hx_jw_value(&w, p);
+            hx_jw_end_object(&w);
+        }
+        hx_jw_end_object(&w);
+        hx_jw_key(&w, "required");
+        hx_jw_value(&w, hx_jv_get(t, "required"));
+        hx_jw_end_object(&w);
+        hx_jw_end_object(&w);
+        hx_jw_end_object(&w);
+    }
+    hx_jw_end_array(&w);
+    struct hx_json *doc = parse_json((char *)b.data, b.len);
+    struct hx_tools *out;
+    struct hx_error err;
+    if (hx_tools_new(hx_json_root(doc), &out, &err) < 0)
+        fail_msg("%s", err.text);
+    hx_json_free(doc);
+    hx_buf_done(&b);
+    return out;
+}
+
+static void expect_text(const char *id, const char *what, const struct hx_buf *got, struct hx_jv v)
+{
+    size_t len = 0;
+    const char *want = hx_jv_str(v, &len);
+    if (got->len != len || (len && memcmp(got->data, want, len) != 0))
+        fail_msg("%s: %s is '%.*s', not '%.*s'", id, what, (int)got->len, (char *)got->data,
+                 (int)len, want ? want : "");
+}
+
+static bool same_json(const struct hx_buf *got, struct hx_jv want)
+{
+    struct hx_buf a = HX_BUF_INIT(1 << 20), b = HX_BUF_INIT(1 << 20);
+    struct hx_json_writer w;
+    struct hx_json *doc = parse_json((char *)got->data, got->len);
+    hx_jw_init(&w, &a, false);
+    hx_jw_value(&w, hx_json_root(doc));
+    hx_jw_init(&w, &b, false);
+    hx_jw_value(&w, want);
+    bool same = same_buf(&a, &b);
+    hx_json_free(doc);
+    hx_buf_done(&a);
+    hx_buf_done(&b);
+    return same;
+}
+
+static const char *finish_reason(enum hx_reply_end end, int n_calls)
+{
+    return end == HX_REPLY_END_LENGTH ? "length" : n_calls ? "tool_calls" : "stop";
+}
+
+static void expect_case(const char *id, struct hx_jv c, enum hx_reply_end end,
+                        const struct reply_result *o)
+{
+    struct hx_jv want = hx_jv_get(c, "expect"), calls = hx_jv_get(want, "tool_calls");
+    expect_text(id, "content", &o->content, hx_jv_get(want, "content"));
+    expect_text(id, "reasoning", &o->reasoning, hx_jv_get(want, "reasoning_content"));
+    int i = 0;
+    for (struct hx_jv t = hx_jv_first(calls); t.doc; t = hx_jv_next(t), i++) {
+        expect_text(id, "name", &o->name[i], hx_jv_get(t, "name"));
+        if (!o->complete[i] || !same_json(&o->args[i], hx_jv_get(t, "arguments")))
+            fail_msg("%s: arguments %.*s", id, (int)o->args[i].len, (char *)o->args[i].data);
+    }
+    if (o->n_calls != i)
+        fail_msg("%s: %d calls, not %d", id, o->n_calls, i);
+    if (strcmp(finish_reason(end, o->n_calls), text_of(want, "finish_reason")) != 0)
+        fail_msg("%s: finish_reason", id);
+    /* The same codes, in any order. */
+    struct hx_jv healed = hx_jv_get(c, "healed");
+    size_t n = 0;
+    for (struct hx_jv h = hx_jv_first(healed); h.doc; h = hx_jv_next(h)) {
+        size_t len;
+        const char *s = hx_jv_str(h, &len);
+        n += len + 1;
+        if (!memmem(o->healed.data, o->healed.len, s, len))
+            fail_msg("%s: not counted: %.*s (but %.*s)", id, (int)len, s, (int)o->healed.len,
+                     (char *)o->healed.data);
+    }
+    if (n != o->healed.len)
+        fail_msg("%s: counted %.*s", id, (int)o->healed.len, (char *)o->healed.data);
+}
+
+static void test_heal_cases(void **state)
+{
+    (void)state;
+    unsigned n = 0;
+    struct hx_jv cases = hx_jv_get(hx_json_root(heal_doc), "cases");
+    for (struct hx_jv c = hx_jv_first(cases); c.doc; c = hx_jv_next(c), n++) {
+        char id[64];
+        snprintf(id, sizeof(id), "%s", text_of(c, "id"));
+        bool declared = true;
+        hx_jv_bool(hx_jv_get(c, "tools_declared"), &declared);
+        struct hx_reply_options opt = {.thinking = text_of(c, "thinking_mode")[0] == 't',
+                                       .tools = declared ? tools : NULL,
+                                       .parallel_tool_calls = true};
+        enum hx_reply_end end = strcmp(text_of(c, "engine_stop"), "length") == 0
+                                    ? HX_REPLY_END_LENGTH
+                                    : HX_REPLY_END_EOS;
+        size_t len;
+        const char *text = hx_jv_str(hx_jv_get(c, "text"), &len);
+        for (int streaming = 0; streaming < 2; streaming++) {
+            struct reply_result whole, part;
+            opt.streaming = streaming;
+            assert_int_equal(reply_run(&opt, text, len, len + 1, 0, end, &whole), 0);
+            for (unsigned k = 0; k < 12; k++) {
+                assert_int_equal(reply_run(&opt, text, len, k == 0, k, end, &part), 0);
+                if (!same_result(&whole, &part))
+                    fail_msg("%s: depends on the chunks (%d, %u)", id, streaming, k);
+                reply_result_done(&part);
+            }
+            /* A call that was streamed and is cut off stays unterminated: the one difference. */
+            bool cut = strncmp(id, "cut-", 4) == 0;
+            if (!streaming || !cut)
+                expect_case(id, c, end, &whole);
+            if (streaming && cut && whole.n_started > whole.n_calls)
+                assert_false(whole.complete[whole.n_started - 1]);
+            bool marker = memmem(whole.content.data, whole.content.len, "DSML", 4) != NULL;
+            bool restored =
+                memmem(whole.healed.data, whole.healed.len, "restored_text", 13) != NULL;
+            if (marker && !restored && strcmp(id, "wrap-missing-unknown-tool") != 0)
+                fail_msg("%s: a marker is shown", id);
+            reply_result_done(&whole);
+        }
+    }
+    assert_int_equal(n, 62);
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Twice the text must not take much more than twice the time, whatever the text is. */
+static void test_time_is_linear(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *head, *body;
+    } row[] = {
+        {"", "<"},
+        {"", "\n"},
+        {"", "<｜DSML"},
+        {"", "<｜DSML｜ calls>"},
+        {"", "<｜DSML｜ calls>\n\n"},
+        {"", "<｜DSML｜ invoke name=\"<｜DSML｜ invoke name='"},
+        {"", "</｜DSML｜ parameter>"},
+        {"", "<parameter name=\"path\">a</parameter> "},
+        {"<｜DSML｜ calls>\n", " "},
+        {"\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"bash\">\n<｜DSML｜ parameter "
+         "name=\"command\" "
+         "string=\"true\">",
+         "</｜DSML｜ parameter>\n"},
+        {"\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"bash\">\n<｜DSML｜ parameter "
+         "name=\"command\" "
+         "string=\"true\">a</｜DSML｜ parameter>",
+         " "},
+        {"\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"bash\">\n<｜DSML｜ parameter "
+         "name=\"timeout\" "
+         "string=\"false\">",
+         "["},
+        {"<parameter name=\"i\">", "x<"},
+        {"\n\n<｜DSML｜ calls>\n", "<｜DSML｜ invoke name=\"ping\">\n\n</｜DSML｜ invoke>\n"},
+    };
+    const size_t size = 1 << 20;
+    char *text = malloc(size + 1024);
+    assert_non_null(text);
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
+        for (int streaming = 0; streaming < 2; streaming++) {
+            double took[2];
+            for (int k = 0; k < 2; k++) {
+                size_t len = strlen(row[i].head), n = strlen(row[i].body);
+                memcpy(text, row[i].head, len);
+                for (; len + n < (k ? size : size / 4); len += n)
+                    memcpy(text + len, row[i].body, n);
+                const struct hx_reply_options opt = {
+                    .tools = tools, .parallel_tool_calls = true, .streaming = streaming};
+                struct reply_result o;
+                double start = seconds();
+                assert_int_equal(reply_run(&opt, text, len, 3, 0, HX_REPLY_END_EOS, &o), 0);
+                took[k] = seconds() - start;
+                reply_result_done(&o);
+            }
+            /* Four times the text; sixteen times the time would be a square. */
+            if (took[1] > 9 * took[0] + 0.2)
+                fail_msg("row %zu: %.3f s for a quarter, %.3f s for all", i, took[0], took[1]);
+        }
+    }
+    free(text);
+}
+
+static int load(void **state)
+{
+    (void)state;
+    heal_doc = load_json("tests/vectors/chat/heal.json");
+    tools = make_tools(hx_jv_get(hx_json_root(heal_doc), "tools"));
+    return 0;
+}
+
+static int unload(void **state)
+{
+    (void)state;
+    hx_tools_free(tools);
+    hx_json_free(heal_doc);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_heal_cases),
+        cmocka_unit_test(test_time_is_linear),
+    };
+    return cmocka_run_group_tests(tests, load, unload);
+}
