@@ -4,7 +4,4 @@ server_DEPS := text base
 server_LIBS := -lmicrohttpd -lsystemd
 server_TEST_DEPS := run
 $(call hx_module,server,engine/server)
-# The program links once the reply parser is there.
-ifneq ($(wildcard engine/text/reply.c),)
 $(call hx_program,hx-engine,engine/server/main.c,server run)
-endif
