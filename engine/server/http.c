@@ -332,19 +332,25 @@ bool hx_http_is_quiet(const struct hx_http *h)
     return !h->all;
 }
 
+void hx_http_disconnect(struct hx_http *h)
+{
+    if (!h->daemon)
+        return;
+    /* The library wants every suspended connection resumed before it stops. */
+    for (struct hx_exchange *x = h->all; x; x = x->next) {
+        x->gone = true;
+        resume(x);
+    }
+    MHD_run(h->daemon);
+    MHD_stop_daemon(h->daemon);
+    h->daemon = NULL;
+}
+
 void hx_http_close(struct hx_http *h)
 {
     if (!h)
         return;
-    if (h->daemon) {
-        /* The library wants every suspended connection resumed before it stops. */
-        for (struct hx_exchange *x = h->all; x; x = x->next) {
-            x->gone = true;
-            resume(x);
-        }
-        MHD_run(h->daemon);
-        MHD_stop_daemon(h->daemon);
-    }
+    hx_http_disconnect(h);
     if (h->epfd >= 0)
         close(h->epfd);
     if (h->wakefd >= 0)

@@ -43,6 +43,8 @@ void hx_http_stop(struct hx_http *h);
 void hx_http_wake(struct hx_http *h);
 /* http thread: no request is being read or answered. */
 bool hx_http_is_quiet(const struct hx_http *h);
+/* After run returned: closes every connection; hx_http_wake stays allowed until hx_http_close. */
+void hx_http_disconnect(struct hx_http *h);
 void hx_http_close(struct hx_http *h);
 
 /* ---- one exchange, on the http thread ---- */

@@ -297,9 +297,11 @@ static int serve(int fd, sigset_t *set, struct hx_error *err)
         hx_http_stop(server.http);
     }
     pthread_join(http, NULL);
-    hx_http_close(server.http);
+    /* Requests go before the engine; both wake the http side until they are gone. */
+    hx_http_disconnect(server.http);
     hx_prep_close(server.prep);
     hx_engine_close(server.engine);
+    hx_http_close(server.http);
     hx_tokenizer_close(server.tokenizer);
     return r;
 }
