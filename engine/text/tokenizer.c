@@ -217,28 +217,38 @@ int hx_tokenizer_encode(const struct hx_tokenizer *t, const char *text, size_t l
     return 0;
 }
 
-/* ---- streaming detokenizer
- * --------------------------------------------------------------------------- */
+/* ---- streaming detokenizer ---------------------------------------------------------------------
+ */
+
+#define REPLACEMENT "\xEF\xBF\xBD"
+
+/* Like hx_utf8_next, but the start of an encoded surrogate (ED A0..BF) at the very end also waits:
+ * recorded deltas show it replaced as a whole with its third byte. */
+static int next_character(const uint8_t *s, size_t len)
+{
+    return len == 2 && s[0] == 0xED && s[1] >= 0xA0 && s[1] <= 0xBF ? 0 : hx_utf8_next(s, len);
+}
+
+/* Takes decided characters from the waiting bytes. */
+static int settle(struct hx_detok *d, struct hx_buf *out)
+{
+    int r = 0, n;
+    while (r == 0 && d->n_tail > 0 && (n = next_character(d->tail, d->n_tail)) != 0) {
+        unsigned used = (unsigned)(n > 0 ? n : -n);
+        r = n > 0 ? hx_buf_append(out, d->tail, used) : hx_buf_append(out, REPLACEMENT, 3);
+        d->n_tail -= used;
+        memmove(d->tail, d->tail + used, d->n_tail);
+    }
+    return r;
+}
 
 int hx_detok_push(struct hx_detok *d, const uint8_t *bytes, size_t len, struct hx_buf *out)
 {
     size_t i = 0;
     int r = 0;
     while (r == 0 && d->n_tail > 0 && i < len) {
-        /* One byte at a time until the waiting character is decided. */
         d->tail[d->n_tail++] = bytes[i++];
-        int n = hx_utf8_next(d->tail, d->n_tail);
-        if (n == 0)
-            continue;
-        if (n > 0) {
-            r = hx_buf_append(out, d->tail, (size_t)n);
-            d->n_tail = 0;
-        } else {
-            r = hx_buf_append(out, "\xEF\xBF\xBD", 3);
-            i -=
-                d->n_tail - (unsigned)-n; /* bytes behind the ill-formed part are looked at again */
-            d->n_tail = 0;
-        }
+        r = settle(d, out);
     }
     while (r == 0 && i < len) {
         size_t valid = hx_utf8_valid_prefix(bytes + i, len - i);
@@ -246,13 +256,13 @@ int hx_detok_push(struct hx_detok *d, const uint8_t *bytes, size_t len, struct h
         i += valid;
         if (r < 0 || i == len)
             break;
-        int n = hx_utf8_next(bytes + i, len - i);
+        int n = next_character(bytes + i, len - i);
         if (n == 0) {
             d->n_tail = (unsigned)(len - i);
             memcpy(d->tail, bytes + i, len - i);
             break;
         }
-        r = hx_buf_append(out, "\xEF\xBF\xBD", 3);
+        r = hx_buf_append(out, REPLACEMENT, 3);
         i += (size_t)-n;
     }
     return r;
@@ -260,7 +270,12 @@ int hx_detok_push(struct hx_detok *d, const uint8_t *bytes, size_t len, struct h
 
 int hx_detok_flush(struct hx_detok *d, struct hx_buf *out)
 {
-    unsigned n = d->n_tail;
+    int r = 0;
+    for (unsigned i = 0; r == 0 && i < d->n_tail;) {
+        int n = hx_utf8_next(d->tail + i, d->n_tail - i);
+        i += n < 0 ? (unsigned)-n : d->n_tail - i; /* unfinished: all that is left is one part */
+        r = hx_buf_append(out, REPLACEMENT, 3);
+    }
     d->n_tail = 0;
-    return n > 0 ? hx_buf_append(out, "\xEF\xBF\xBD", 3) : 0;
+    return r;
 }

@@ -19,12 +19,12 @@ struct hx_engine_options {
     const char *model_dir;
     const char *backend; /* "cpu" */
     enum hx_mode mode;
-    int max_sequences;     /* sequences that run at once, 1-64 */
-    int64_t max_context;   /* tokens of one sequence; 0: the model's own limit */
-    int64_t kv_tokens;     /* tokens that all sequences may hold together; 0: max_sequences x max_context,
-                              at most what [engine] memory allows */
-    int prefill_chunk;     /* tokens of one sequence in one step */
-    int queue;             /* requests that may wait; one more fails with -EAGAIN */
+    int max_sequences;   /* sequences that run at once, 1-64 */
+    int64_t max_context; /* tokens of one sequence; 0: the model's own limit */
+    int64_t kv_tokens;   /* tokens that all sequences may hold together; 0: max_sequences x
+                            max_context,   at most what [engine] memory allows */
+    int prefill_chunk;   /* tokens of one sequence in one step */
+    int queue;           /* requests that may wait; one more fails with -EAGAIN */
     /* Load progress 0..1 with a stage name, called from hx_engine_open. May be NULL. */
     void (*progress)(void *user, const char *stage, double fraction);
     /* Called by the step thread after it delivered events, once a step. May be NULL. */

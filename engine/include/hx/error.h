@@ -26,7 +26,7 @@ struct hx_error {
     char text[1024]; /* always one line of NUL-terminated UTF-8 */
 };
 
-#define HX_MUST __attribute__((warn_unused_result))
+#define HX_MUST         __attribute__((warn_unused_result))
 #define HX_PRINTF(a, b) __attribute__((format(printf, a, b)))
 
 /* Sets the message and returns r (negative). Domain DATA unless r is an I/O errno. */

@@ -1,5 +1,5 @@
-/* One generation request: prompt tokens in, token events out. A request is used by one caller thread;
- * hx_request_cancel may be called from any thread. */
+/* One generation request: prompt tokens in, token events out. A request is used by one caller
+ * thread; hx_request_cancel may be called from any thread. */
 #ifndef HX_REQUEST_H
 #define HX_REQUEST_H
 
@@ -10,7 +10,7 @@
 #include <hx/engine.h>
 #include <hx/error.h>
 
-#define HX_MAX_CHOICES 8
+#define HX_MAX_CHOICES      8
 #define HX_MAX_TOP_LOGPROBS 20
 
 struct hx_logit_bias {
@@ -20,8 +20,8 @@ struct hx_logit_bias {
 
 struct hx_request_params {
     const int32_t *prompt;
-    size_t n_prompt; /* 1 or more */
-    int n_choices;   /* sequences; the prompt is computed once */
+    size_t n_prompt;    /* 1 or more */
+    int n_choices;      /* sequences; the prompt is computed once */
     int64_t max_tokens; /* 0: the rest of the context; clamped to it */
     int64_t min_tokens; /* end tokens are forbidden before */
     float temperature;  /* below 1e-5: greedy */
@@ -53,7 +53,7 @@ enum hx_end_reason { HX_END_TOKEN, HX_END_LENGTH, HX_END_CANCELLED, HX_END_ERROR
 
 struct hx_usage {
     int64_t prompt_tok;
-    int64_t cached_tok; /* of the prompt, from the prefix cache */
+    int64_t cached_tok;    /* of the prompt, from the prefix cache */
     int64_t generated_tok; /* of this choice, the end token included */
 };
 
@@ -76,17 +76,17 @@ enum hx_request_phase { HX_PHASE_QUEUED, HX_PHASE_PREFILL, HX_PHASE_DECODE, HX_P
 
 struct hx_request;
 
-/* Checks and copies the parameters, queues the request. -EINVAL (param set), -ENOSPC (the prompt alone
- * does not fit; message has both numbers, slug context_length_exceeded), -EAGAIN (queue full, slug
- * queue_full), -ESHUTDOWN (engine failed or closing), -ENOMEM. */
-int hx_request_submit(struct hx_engine *e, const struct hx_request_params *p, struct hx_request **out,
-                      struct hx_error *err) HX_MUST;
+/* Checks and copies the parameters, queues the request. -EINVAL (param set), -ENOSPC (the prompt
+ * alone does not fit; message has both numbers, slug context_length_exceeded), -EAGAIN (queue full,
+ * slug queue_full), -ESHUTDOWN (engine failed or closing), -ENOMEM. */
+int hx_request_submit(struct hx_engine *e, const struct hx_request_params *p,
+                      struct hx_request **out, struct hx_error *err) HX_MUST;
 /* Next event without blocking: 1 filled, 0 nothing yet. After the END event of every choice: 0. */
 int hx_request_next(struct hx_request *r, struct hx_event *ev);
 /* Blocks until an event is there or timeout_ms passed (-1: no limit). */
 int hx_request_wait(struct hx_request *r, struct hx_event *ev, int timeout_ms);
-/* Ends one choice (-1: all). The END event follows with HX_END_CANCELLED; what was computed goes to the
- * prefix cache. Cheap, idempotent. */
+/* Ends one choice (-1: all). The END event follows with HX_END_CANCELLED; what was computed goes to
+ * the prefix cache. Cheap, idempotent. */
 void hx_request_cancel(struct hx_request *r, int choice);
 enum hx_request_phase hx_request_phase(struct hx_request *r);
 /* Tokens of the prompt processed so far (prefill progress). */

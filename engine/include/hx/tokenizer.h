@@ -45,7 +45,8 @@ int hx_tokenizer_encode(const struct hx_tokenizer *t, const char *text, size_t l
                         const struct hx_encode_options *opt, struct hx_ids *out,
                         struct hx_error *err) HX_MUST;
 
-/* Streaming detokenizer: bytes of tokens in, complete UTF-8 characters out; at most 3 bytes wait. */
+/* Streaming detokenizer: bytes of tokens in, complete UTF-8 characters out; at most 3 bytes wait.
+ */
 struct hx_detok {
     uint8_t tail[4];
     unsigned n_tail;
