@@ -38,7 +38,8 @@ static void help(FILE *to)
         fprintf(to, "  %s %s\n        %s\n", commands[i].name, commands[i].usage,
                 commands[i].about);
     fprintf(to, "\n  --help, --version\n\nExit status: 0, or one of sysexits.h (64 usage, 65 bad "
-                "data, 66 no input, 71 no memory,\n73 cannot create, 74 input or output, 77 no "
+                "data, 66 no input or not readable, 71 no memory,\n73 cannot create, 74 input or "
+                "output, 77 no "
                 "permission).\n");
 }
 
@@ -50,11 +51,11 @@ int hx_inspect_status(int r, const struct hx_error *err)
     switch (-r) {
     case ENOENT:
     case ENOTDIR:
-    case EISDIR: return EX_NOINPUT;
+    case EISDIR:
+    case EACCES: return EX_NOINPUT;
     case ENOMEM:
     case EMFILE:
     case ENFILE: return EX_OSERR;
-    case EACCES:
     case EPERM: return EX_NOPERM;
     case EEXIST:
     case EROFS: return EX_CANTCREAT;

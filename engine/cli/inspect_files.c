@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/json_write.h"
 #include "cli/inspect.h"
+#include "engram/engram.h"
 #include "model/model.h"
 #include "model/place.h"
 #include "model/safetensors.h"
@@ -233,6 +234,35 @@ static void plan_json(struct hx_buf *out, const struct hx_placement *p)
     hx_buf_putc(out, '\n');
 }
 
+/* The token map, and the row counts of the tables against the bucket sizes. */
+static int check_engram(const char *dir, struct hx_error *err)
+{
+    struct hx_hparams h;
+    struct hx_engram_hash *hash = NULL;
+    int32_t *map = NULL;
+    int r = hx_hparams_load(dir, &h, err);
+    if (r == 0)
+        r = hx_token_map_load(dir, &h, &map, err);
+    if (r == 0 && h.n_engram > 0) {
+        struct hx_engram_hash_config c = {.n_table = h.n_engram,
+                                          .n_gram = h.engram_ngram,
+                                          .n_head = h.engram_n_head,
+                                          .first_bucket = h.engram_vocab,
+                                          .n_compressed = h.engram_compressed,
+                                          .pad_token = h.engram_pad,
+                                          .token_map = map,
+                                          .n_vocab = h.n_vocab};
+        for (int i = 0; i < h.n_engram; i++) {
+            c.layer[i] = h.engram_layer[i];
+            c.declared_rows[i] = h.engram_rows[i];
+        }
+        r = hx_engram_hash_new(&c, &hash, err);
+    }
+    hx_engram_hash_free(hash);
+    free(map);
+    return r;
+}
+
 int hx_inspect_plan(int argc, char **argv)
 {
     static const struct option options[] = {
@@ -255,6 +285,8 @@ int hx_inspect_plan(int argc, char **argv)
     int r = hx_manifest_load(argv[optind], &m, &err);
     if (r == 0)
         r = hx_place_folder(argv[optind], layout, &p, &err);
+    if (r == 0)
+        r = check_engram(argv[optind], &err);
     if (r < 0)
         return hx_inspect_status(r, &err);
     struct hx_buf out = HX_BUF_INIT(1 << 20);

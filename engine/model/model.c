@@ -164,11 +164,12 @@ static int check_token_map(const struct hx_hparams *hp, const int32_t *map, stru
     return r;
 }
 
-static int load_token_map(struct hx_model *m, const char *dir, struct hx_error *err)
+int hx_token_map_load(const char *dir, const struct hx_hparams *hp, int32_t **out,
+                      struct hx_error *err)
 {
-    const struct hx_hparams *hp = &m->b.hp;
     char *path = hx_path_join(dir, "engram_token_map.i32"), *data = NULL;
     size_t len, want = (size_t)hp->n_vocab * 4;
+    int32_t *map = NULL;
     if (!path)
         return hx_fail(err, -ENOMEM, "out of memory");
     int r = hx_file_read(path, 64 << 20, &data, &len, err);
@@ -176,18 +177,22 @@ static int load_token_map(struct hx_model *m, const char *dir, struct hx_error *
         r = hx_fail(err, -EINVAL, "%s: found %zu bytes, expected %zu (one int32 a token)", path,
                     len, want);
     } else if (r == 0) {
-        m->token_map = malloc(want);
-        if (!m->token_map) {
+        map = malloc(want);
+        if (!map) {
             r = hx_fail(err, -ENOMEM, "out of memory");
         } else {
-            memcpy(m->token_map, data, want);
-            r = check_token_map(hp, m->token_map, err);
+            memcpy(map, data, want);
+            r = check_token_map(hp, map, err);
             if (r < 0)
                 hx_wrap(err, r, "%s", path);
         }
     }
     free(data);
     free(path);
+    if (r < 0)
+        free(map);
+    else
+        *out = map;
     return r;
 }
 
@@ -206,7 +211,7 @@ int hx_model_open(const char *dir, const struct hx_model_options *opt, struct hx
     if (r == 0)
         r = hx_bind_folder(dir, &m->b, err);
     if (r == 0 && m->b.hp.n_engram > 0)
-        r = load_token_map(m, dir, err);
+        r = hx_token_map_load(dir, &m->b.hp, &m->token_map, err);
     if (r == 0)
         r = load_all(m, opt, err);
     if (r < 0) {

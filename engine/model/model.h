@@ -40,6 +40,9 @@ struct hx_row_file {
 int hx_model_engram_file(const struct hx_model *m, int slot, struct hx_row_file *out);
 /* engram_token_map.i32, checked (entries, distinct count, pad): [n_vocab]. */
 const int32_t *hx_model_token_map(const struct hx_model *m);
+/* The map of a folder without opening its model; free with free(). */
+int hx_token_map_load(const char *dir, const struct hx_hparams *hp, int32_t **out,
+                      struct hx_error *err) HX_MUST;
 /* Replaces the values of one bound tensor (tests: override.<tensor> of tie.safetensors). */
 int hx_model_override(struct hx_model *m, const char *name, const void *data, size_t size,
                       struct hx_error *err) HX_MUST;
