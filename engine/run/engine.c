@@ -116,14 +116,14 @@ static int open_rank(struct hx_engine *e, struct hx_error *err)
                        : hx_fail(err, -ENOMEM, "out of memory");
     if (r == 0)
         r = hx_maps_derive(hp, maps, err);
-    if (r == 0 && o->max_context > hp->max_positions)
-        r = hx_fail(err, -EINVAL, "max_context is %lld, but the model's context is %lld tokens",
-                    (long long)o->max_context, (long long)hp->max_positions);
     if (r == 0) {
         e->info.n_vocab = hp->n_vocab;
         e->info.n_layer = hp->n_layer;
         e->info.trained_context = hp->max_positions;
-        e->info.max_context = o->max_context ? o->max_context : hp->max_positions;
+        /* One configuration serves any model: a limit above the model's own is the model's own. */
+        e->info.max_context = o->max_context && o->max_context < hp->max_positions
+                                  ? o->max_context
+                                  : hp->max_positions;
         ro.max_context = e->info.max_context;
         r = size_pool(e, hp, maps, &ro.kv, err);
     }

@@ -20,7 +20,7 @@ struct hx_engine_options {
     const char *backend; /* "cpu" */
     enum hx_mode mode;
     int max_sequences;   /* sequences that run at once, 1-64 */
-    int64_t max_context; /* tokens of one sequence; 0: the model's own limit */
+    int64_t max_context; /* tokens of one sequence; 0 or more than that: the model's own limit */
     int64_t kv_tokens;   /* tokens that all sequences may hold together; 0: max_sequences x
                             max_context,   at most what [engine] memory allows */
     int prefill_chunk;   /* tokens of one sequence in one step */

@@ -404,11 +404,11 @@ static void test_bad_options(void **state)
                                      .max_sequences = 2,
                                      .prefill_chunk = 16};
     struct hx_engine_options o[6] = {good, good, good, good, good, good};
-    static const char *const says[6] = {"max_sequences is 65", "context is 16384 tokens",
+    static const char *const says[6] = {"max_sequences is 65", "max_sequences is 0",
                                         "prefill_chunk is 0",  "queue is -1",
                                         "max_context is -1",   "config.json"};
     o[0].max_sequences = 65;
-    o[1].max_context = 16385;
+    o[1].max_sequences = 0;
     o[2].prefill_chunk = 0;
     o[3].queue = -1;
     o[4].max_context = -1;
@@ -422,6 +422,15 @@ static void test_bad_options(void **state)
             fail_msg("'%s' does not say '%s'", err.text, says[i]);
     }
     hx_engine_close(NULL);
+    /* More context than the model has is no mistake: it is what the model has. */
+    struct hx_engine *e = NULL;
+    struct hx_engine_info info;
+    struct hx_error err;
+    good.max_context = 16385;
+    assert_int_equal(hx_engine_open(&good, &e, &err), 0);
+    hx_engine_info(e, &info);
+    assert_int_equal(info.max_context, 16384);
+    hx_engine_close(e);
 }
 
 static void test_choices(void **state)
