@@ -105,9 +105,15 @@ bool hx_reply_in_reasoning(const struct hx_reply *r)
 
 /* ---- text and holds -------------------------------------------------------------------------- */
 
+/* Never NULL, also when nothing was ever written. */
+static const char *bytes(const struct hx_buf *b)
+{
+    return b->data ? (const char *)b->data : "";
+}
+
 static const char *text_at(const struct hx_reply *r, size_t at)
 {
-    return (const char *)r->pend.data + at;
+    return bytes(&r->pend) + at;
 }
 
 static int emit_code(struct hx_reply *r, enum hx_heal code)
@@ -208,7 +214,7 @@ static int restore(struct hx_reply *r, bool all, bool counted)
         e = hx_out_commit(&r->out);
     r->state = r->origin;
     if (e == 0)
-        e = emit_text(r, r->origin, (char *)r->raw.data + from, r->raw.len - from);
+        e = emit_text(r, r->origin, bytes(&r->raw) + from, r->raw.len - from);
     if (e == 0 && counted)
         e = emit_code(r, HX_HEAL_RESTORED_TEXT);
     if (e == 0 && r->whole) {
@@ -287,7 +293,7 @@ static int put_param(struct hx_reply *r, const char *name, size_t name_len,
 
 static bool is_word(const struct hx_buf *b, const char *word)
 {
-    return b->len == strlen(word) && memcmp(b->data, word, b->len) == 0;
+    return b->len == strlen(word) && memcmp(bytes(b), word, b->len) == 0;
 }
 
 static int keep_param(struct hx_reply *r)
@@ -342,7 +348,7 @@ static int take_value(struct hx_reply *r, size_t upto)
         e = hx_buf_append(&r->value, s, len);
     } else {
         if (!r->quote_open)
-            e = put_key(r, (char *)r->name.data, r->name.len);
+            e = put_key(r, bytes(&r->name), r->name.len);
         hx_buf_clear(&r->json);
         if (!r->quote_open)
             hx_buf_putc(&r->json, '"');
@@ -368,7 +374,7 @@ static int end_param(struct hx_reply *r, bool last)
 {
     r->state = IN_ARGS;
     if (r->streamed) {
-        int e = r->quote_open ? 0 : put_key(r, (char *)r->name.data, r->name.len);
+        int e = r->quote_open ? 0 : put_key(r, bytes(&r->name), r->name.len);
         return e < 0 ? e : put_args(r, r->quote_open ? "\"" : "\"\"", r->quote_open ? 1 : 2);
     }
     if (r->fused) {
@@ -380,13 +386,13 @@ static int end_param(struct hx_reply *r, bool last)
         int e = heal(r, HX_HEAL_BIT(HX_HEAL_FUSED_NAME));
         return e < 0 ? e
                      : put_param(r, r->tool->first_string, r->tool->first_string_len,
-                                 HX_STRING_TRUE, true, (char *)r->value.data, r->value.len);
+                                 HX_STRING_TRUE, true, bytes(&r->value), r->value.len);
     }
     if (r->headless)
         return keep_param(r);
-    const char *value = (char *)r->value.data;
+    const char *value = bytes(&r->value);
     if (last && r->n_params == 0 && r->tool &&
-        !hx_tool_property(r->tool, (char *)r->name.data, r->name.len) &&
+        !hx_tool_property(r->tool, bytes(&r->name), r->name.len) &&
         (is_word(&r->name, "arguments") || is_word(&r->name, "input")) &&
         hx_value_is_arguments(r->tool, value, r->value.len)) {
         int e = heal(r, HX_HEAL_BIT(HX_HEAL_UNWRAPPED_ARGUMENTS));
@@ -399,8 +405,7 @@ static int end_param(struct hx_reply *r, bool last)
         r->n_params = 1;
         return e < 0 ? e : put_args(r, value + from, end - 1 - from);
     }
-    return put_param(r, (char *)r->name.data, r->name.len, r->attr, r->param_plain, value,
-                     r->value.len);
+    return put_param(r, bytes(&r->name), r->name.len, r->attr, r->param_plain, value, r->value.len);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -427,7 +432,7 @@ static const struct hx_tool *infer_tool(const struct hx_reply *r)
         const struct hx_tool *tool = &r->opt.tools->tool[t];
         bool covers = r->n_params > 0;
         for (size_t i = 0; covers && i < r->n_params; i++)
-            covers = hx_tool_property(tool, (char *)r->kept.data + r->param[i].name,
+            covers = hx_tool_property(tool, bytes(&r->kept) + r->param[i].name,
                                       r->param[i].name_len) != NULL;
         if (covers && found)
             return NULL;
@@ -446,7 +451,7 @@ static int replay(struct hx_reply *r)
         e = start_call(r, r->tool->name, r->tool->name_len);
     for (size_t i = 0; e == 0 && i < n; i++) {
         const struct param *p = &r->param[i];
-        const char *kept = (char *)r->kept.data;
+        const char *kept = bytes(&r->kept);
         e = put_param(r, kept + p->name, p->name_len, p->attr, p->plain, kept + p->value,
                       p->value_len);
     }
@@ -535,7 +540,7 @@ static int done(int e)
 
 static void match(struct hx_reply *r, size_t at, struct hx_tag *tag)
 {
-    hx_tag_match((char *)r->pend.data, r->pend.len, at, r->opt.tools != NULL, &r->cursor, tag);
+    hx_tag_match(bytes(&r->pend), r->pend.len, at, r->opt.tools != NULL, &r->cursor, tag);
     if (tag->kind == HX_TAG_MORE && r->final)
         tag->kind = HX_TAG_NONE;
 }
@@ -720,17 +725,18 @@ static bool right_space(const struct hx_reply *r, size_t p)
 static void next_tag(struct hx_reply *r, size_t *p, struct hx_tag *tag)
 {
     *p = r->scan = skip_space(r, r->scan);
-    *tag = (struct hx_tag){.kind = HX_TAG_MORE};
+    *tag = (struct hx_tag){.kind = HX_TAG_MORE, .name = ""};
     if (*p == r->pend.len)
         return;
     tag->kind = HX_TAG_NONE;
     if (*text_at(r, *p) == '<') /* a begun marker stays undecided at the end, too */
-        hx_tag_match((char *)r->pend.data, r->pend.len, *p, true, &r->cursor, tag);
+        hx_tag_match(bytes(&r->pend), r->pend.len, *p, true, &r->cursor, tag);
 }
 
 static int take_space(struct hx_reply *r, size_t p)
 {
-    int e = right_space(r, p) ? 0 : heal(r, HX_HEAL_BIT(HX_HEAL_WHITESPACE));
+    /* Behind dropped text the white space was partly dropped with it. */
+    int e = r->junk || right_space(r, p) ? 0 : heal(r, HX_HEAL_BIT(HX_HEAL_WHITESPACE));
     return e < 0 ? e : consume(r, p - r->at);
 }
 
@@ -841,7 +847,7 @@ static int closer_is_real(struct hx_reply *r, bool *real, bool *last)
         return r->final;
     }
     if (*text_at(r, r->follow) == '<')
-        hx_tag_match((char *)r->pend.data, r->pend.len, r->follow, true, &r->cursor, &tag);
+        hx_tag_match(bytes(&r->pend), r->pend.len, r->follow, true, &r->cursor, &tag);
     if (tag.kind == HX_TAG_MORE && !r->final)
         return 0;
     *last = tag.kind == HX_TAG_INVOKE_END || tag.kind == HX_TAG_MORE;
@@ -1011,7 +1017,7 @@ static size_t begun_marker(struct hx_reply *r)
     if (p == r->at || *text_at(r, p - 1) != '<' || !r->opt.tools)
         return r->pend.len;
     struct hx_tag tag;
-    hx_tag_match((char *)r->pend.data, r->pend.len, p - 1, true, &r->cursor, &tag);
+    hx_tag_match(bytes(&r->pend), r->pend.len, p - 1, true, &r->cursor, &tag);
     bool dsml = memmem(text_at(r, p), r->pend.len - p, "DSML", 4) != NULL;
     return tag.kind == HX_TAG_MORE && dsml ? breaks_before(r, p - 1, 2) : r->pend.len;
 }

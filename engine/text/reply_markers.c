@@ -228,14 +228,12 @@ static void attributes(const char *s, size_t at, size_t end, struct hx_tag *tag)
         right = false;
     if (!right)
         tag->healed |= HX_HEAL_BIT(HX_HEAL_ATTR_SPELLING);
-    if (!named)
-        tag->name = NULL;
 }
 
 void hx_tag_match(const char *s, size_t len, size_t at, bool tools, struct hx_tag_cursor *c,
                   struct hx_tag *tag)
 {
-    *tag = (struct hx_tag){.kind = HX_TAG_NONE};
+    *tag = (struct hx_tag){.kind = HX_TAG_NONE, .name = ""};
     struct reader r = {.s = s, .len = len, .at = at + 1};
     bool think = accept(&r, "think>");
     if (think || (!r.short_of && accept(&r, "/think>"))) {

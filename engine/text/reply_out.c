@@ -48,7 +48,8 @@ int hx_out_commit(struct hx_out *o)
         const struct hx_deferred *d = &o->event[i];
         const struct hx_reply_event ev = {.type = d->type,
                                           .call = d->call,
-                                          .text = (const char *)o->text.data + d->offset,
+                                          .text =
+                                              d->len ? (const char *)o->text.data + d->offset : "",
                                           .len = d->len};
         r = o->fn(o->user, &ev) == 0 ? 0 : -ECANCELED;
     }
