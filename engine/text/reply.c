@@ -833,6 +833,8 @@ static int args_step(struct hx_reply *r)
     r->scan = p + 1;
     e = heal(r, HX_HEAL_BIT(HX_HEAL_STRAY_TEXT));
     size_t upto = find_bracket(r);
+    while (upto > p + 1 && memchr(" \t\r\n", *text_at(r, upto - 1), 4))
+        upto--; /* white space in front of the next tag, wherever the text was cut */
     return done(e < 0 ? e : consume(r, upto - r->at));
 }
 
