@@ -28,6 +28,9 @@ FUZZ         ?= $(FUZZ_ALL)
 FUZZ_CFLAGS  := $(filter-out -W% -fsanitize=% -D_FORTIFY_SOURCE%,$(HX_CFLAGS)) -w -O1 -g -fno-omit-frame-pointer \
 	-fsanitize=address,undefined -fno-sanitize-recover=all
 
+# fuzz_NAME_DATA := files that the target opens.
+fuzz_tokenizer_encode_DATA := $(BUILD)/data/tokenizer.json
+
 fuzz_modules = $(call hx_closure,$(if $(fuzz_$(1)),$(fuzz_$(1)),$(error tests/fuzz/fuzz.mk has no row for $(1))))
 fuzz_objects = $(foreach m,$(call fuzz_modules,$(1)),$(patsubst %.c,$(FUZZ_DIR)/obj/$($(m)_DIR)/%.o,$($(m)_SRCS)))
 
@@ -44,10 +47,12 @@ $(FUZZ_DIR)/bin/fuzz_$(1): $(FUZZ_DIR)/obj/tests/fuzz/fuzz_$(1).o $(call fuzz_ob
 endef
 $(foreach t,$(FUZZ_ALL),$(eval $(call fuzz_target_tpl,$(t))))
 
-fuzz: $(FUZZ:%=$(FUZZ_DIR)/bin/fuzz_%)
+fuzz_data = $(foreach t,$(1),$(fuzz_$(t)_DATA))
+
+fuzz: $(FUZZ:%=$(FUZZ_DIR)/bin/fuzz_%) $(call fuzz_data,$(FUZZ))
 	$(Q)tests/fuzz/run.sh $(FUZZ_DIR) $(FUZZ_SECONDS) $(FUZZ)
 
-fuzz-smoke: $(FUZZ_ALL:%=$(FUZZ_DIR)/bin/fuzz_%)
+fuzz-smoke: $(FUZZ_ALL:%=$(FUZZ_DIR)/bin/fuzz_%) $(call fuzz_data,$(FUZZ_ALL))
 	$(Q)tests/fuzz/run.sh --total $(FUZZ_DIR) $(FUZZ_SMOKE) $(FUZZ_ALL)
 
 -include $(shell find $(FUZZ_DIR)/obj -name '*.d' 2>/dev/null)
