@@ -140,18 +140,18 @@ static struct hx_name_slot *find(struct hx_name_set *set, const char *name, size
 
 static int grow(struct hx_name_set *set)
 {
-    struct hx_name_set bigger = *set;
-    bigger.cap = set->cap ? set->cap * 2 : 16;
-    bigger.slot = calloc(bigger.cap, sizeof(*bigger.slot));
-    if (!bigger.slot)
+    struct hx_name_slot *old = set->slot;
+    size_t n_old = set->cap, cap = n_old ? n_old * 2 : 16;
+    struct hx_name_slot *slot = calloc(cap, sizeof(*slot));
+    if (!slot)
         return -ENOMEM;
-    for (size_t i = 0; i < set->cap; i++) {
-        struct hx_name_slot *s = &set->slot[i];
-        if (s->used)
-            *find(&bigger, (const char *)set->names.data + s->offset, s->len) = *s;
+    set->slot = slot;
+    set->cap = cap;
+    for (size_t i = 0; i < n_old; i++) {
+        if (old[i].used)
+            *find(set, (const char *)set->names.data + old[i].offset, old[i].len) = old[i];
     }
-    free(set->slot);
-    *set = bigger;
+    free(old);
     return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,12 +30,18 @@ static int setup(void **state)
     return mkdtemp(root) ? 0 : -1;
 }
 
+static int drop(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)st;
+    (void)type;
+    (void)at;
+    return remove(path);
+}
+
 static int teardown(void **state)
 {
-    char cmd[120];
     (void)state;
-    snprintf(cmd, sizeof(cmd), "rm -rf '%s'", root);
-    return system(cmd);
+    return nftw(root, drop, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 static void path_of(char out[128], const char *name)
