@@ -9,20 +9,9 @@ import httpx
 import openai
 import pytest
 
-from conftest import chat, events
+from conftest import CHAT, chat, error, events, wait_for
 
-CHAT = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}
-
-
-def error(response, status, code, param=None):
-    assert response.status_code == status, response.text
-    e = response.json()["error"]
-    assert e["code"] == code, e
-    assert e["message"] and "\n" not in e["message"]
-    if param:
-        assert e["param"] == param
-    return e
 
 
 BAD = [("temperature", 2.1, "invalid_value"), ("temperature", "1", "invalid_type"),
@@ -181,15 +170,6 @@ def test_malformed_http(server):
     big = head + b"X: " + b"a" * 100000 + b"\r\n\r\n"
     assert server.raw(big).startswith((b"HTTP/1.1 4", b""))
     assert httpx.get(server.url + "/health").status_code == 200
-
-
-def wait_for(fn, seconds=3):
-    end = time.time() + seconds
-    while time.time() < end:
-        if fn():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.mark.parametrize("stream", [False, True])
