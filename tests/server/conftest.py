@@ -80,15 +80,19 @@ class Server:
         return s
 
     def raw(self, data, wait=3):
-        s = self.connect(data)
-        s.settimeout(wait)
+        """All bytes until the server closes, for at most that many seconds."""
+        end = time.time() + wait
         out = b""
-        try:
-            while chunk := s.recv(65536):
-                out += chunk
-        except (TimeoutError, ConnectionResetError):
-            pass
-        s.close()
+        with self.connect(data) as s:
+            try:
+                while (left := end - time.time()) > 0:
+                    s.settimeout(left)
+                    chunk = s.recv(65536)
+                    if not chunk:
+                        break
+                    out += chunk
+            except (TimeoutError, ConnectionResetError):
+                pass
         return out
 
     def client(self, **kw):
