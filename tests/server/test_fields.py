@@ -181,8 +181,7 @@ def test_metrics(demo):
     assert len(names) == len(set(names))
     for name in ("vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
                  "vllm:e2e_request_latency_seconds", "vllm:kv_cache_usage_perc",
-                 "vllm:gpu_cache_usage_perc", "vllm:num_preemptions_total", "hx_build_info",
-                 "vllm:spec_decode_num_accepted_tokens_per_pos_total"):
+                 "vllm:gpu_cache_usage_perc", "vllm:num_preemptions_total", "hx_build_info"):
         assert name in names, name
     sums = {x.split("{")[0]: float(x.split()[-1]) for x in r.text.splitlines()
             if "_count{" in x or 'le="+Inf"' in x}
