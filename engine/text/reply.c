@@ -221,7 +221,7 @@ static int span_step(struct hx_reply *r)
 
 static size_t skip_space(const struct hx_reply *r, size_t p)
 {
-    while (p < r->pend.len && memchr(" \t\r\n", *hx_reply_text_at(r, p), 4))
+    while (p < r->pend.len && hx_reply_is_space(*hx_reply_text_at(r, p)))
         p++;
     return p;
 }
@@ -348,7 +348,7 @@ static int args_step(struct hx_reply *r)
     r->scan = p + 1;
     e = hx_reply_heal(r, HX_HEAL_BIT(HX_HEAL_STRAY_TEXT));
     size_t upto = find_bracket(r);
-    while (upto > p + 1 && memchr(" \t\r\n", *hx_reply_text_at(r, upto - 1), 4))
+    while (upto > p + 1 && hx_reply_is_space(*hx_reply_text_at(r, upto - 1)))
         upto--; /* white space in front of the next tag, wherever the text was cut */
     return done(e < 0 ? e : hx_reply_consume(r, upto - r->at));
 }

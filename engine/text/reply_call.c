@@ -248,7 +248,7 @@ int hx_reply_take_value(struct hx_reply *r, size_t upto)
 bool hx_reply_is_blank(const struct hx_buf *b)
 {
     for (size_t i = 0; i < b->len; i++) {
-        if (!memchr(" \t\r\n", b->data[i], 4))
+        if (!hx_reply_is_space((char)b->data[i]))
             return false;
     }
     return true;

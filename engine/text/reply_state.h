@@ -76,6 +76,12 @@ static inline const char *hx_reply_text_at(const struct hx_reply *r, size_t at)
     return hx_reply_bytes(&r->pend) + at;
 }
 
+/* White space that may stand between tags. */
+static inline bool hx_reply_is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
 /* ---- text and holds, arguments, calls (reply_call.c) ---- */
 
 int hx_reply_emit_code(struct hx_reply *r, enum hx_heal code);
