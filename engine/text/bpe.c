@@ -10,6 +10,7 @@
  * may be followed by those of the next if the pair at the seam passes that test. */
 #include "text/bpe.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,7 +77,8 @@ int hx_bpe_init(struct hx_bpe *b, struct hx_error *err)
     uint32_t size = table_size((uint32_t)b->n_vocab);
     b->pair = calloc(size, sizeof(*b->pair));
     b->vocab = calloc(size, sizeof(*b->vocab));
-    if (!b->pair || !b->vocab)
+    b->byte_pair = malloc(256 * sizeof(*b->byte_pair));
+    if (!b->pair || !b->vocab || !b->byte_pair)
         return hx_fail(err, -ENOMEM, "out of memory");
     b->pair_mask = b->vocab_mask = size - 1;
     for (int32_t id = 0; id < b->n_vocab; id++) {
@@ -104,6 +106,7 @@ void hx_bpe_done(struct hx_bpe *b)
     free(b->offset);
     free(b->pair);
     free(b->vocab);
+    free(b->byte_pair);
     memset(b, 0, sizeof(*b));
 }
 
@@ -136,6 +139,10 @@ int hx_bpe_add_pair(struct hx_bpe *b, int32_t left, int32_t right, int32_t resul
 {
     uint64_t key = pair_key(left, right);
     uint32_t i = pair_hash(key) & b->pair_mask;
+    if (result <= left || result <= right)
+        return hx_fail(err, -EINVAL,
+                       "model.merges: the pair of ids %d and %d gives %d, expected a higher id",
+                       left, right, result);
     for (; b->pair[i] != 0; i = (i + 1) & b->pair_mask) {
         if ((b->pair[i] & ~(uint64_t)RESULT) == key)
             return hx_fail(err, -EINVAL, "model.merges: the pair of ids %d and %d is there twice",
@@ -148,15 +155,24 @@ int hx_bpe_add_pair(struct hx_bpe *b, int32_t left, int32_t right, int32_t resul
 /* ---- merging
  * ----------------------------------------------------------------------------------------- */
 
+/* The tokens of the bytes, n >= 1 of them; result[i] of the pair i, i + 1; the last has none. */
+static void split_bytes(const struct hx_bpe *b, const uint8_t *s, int n, int32_t *id,
+                        int32_t *result)
+{
+    for (int i = 0; i + 1 < n; i++) {
+        id[i] = b->byte_id[s[i]];
+        result[i] = b->byte_pair[s[i]][s[i + 1]];
+    }
+    id[n - 1] = b->byte_id[s[n - 1]];
+    result[n - 1] = NONE;
+}
+
 /* id[len] gets the ids; returns how many. */
 static size_t merge_short(const struct hx_bpe *b, const uint8_t *s, size_t len, int32_t *id)
 {
     int32_t result[SHORT];
     int n = (int)len;
-    for (int i = 0; i < n; i++)
-        id[i] = b->byte_id[s[i]];
-    for (int i = 0; i + 1 < n; i++)
-        result[i] = pair_result(b, id[i], id[i + 1]);
+    split_bytes(b, s, n, id, result);
     while (n > 1) {
         int best = 0;
         for (int i = 1; i + 1 < n; i++) {
@@ -264,6 +280,34 @@ out:
     return r;
 }
 
+/* Merges all pairs of the lowest rank at once, as long as that takes away one symbol in
+ * ROUND_SHARE: runs of few different characters need a handful of rounds. No merge of a round makes
+ * a pair of its rank or below, as results rise. Returns how many symbols are left. */
+#define ROUND_SHARE 12
+static int merge_rounds(const struct hx_bpe *b, int n, int32_t *id, int32_t *result)
+{
+    for (;;) {
+        int32_t least = NONE;
+        int n_least = 0, to = 0;
+        for (int i = 0; i + 1 < n; i++)
+            least = result[i] < least ? result[i] : least;
+        for (int i = 0; i + 1 < n; i++)
+            n_least += result[i] == least;
+        if (least == NONE || n_least < n / ROUND_SHARE + 1)
+            return n;
+        for (int i = 0; i < n; i++, to++) {
+            bool merge = result[i] == least; /* never true of the last one */
+            bool changed = merge || (to > 0 && id[to - 1] == least);
+            id[to] = merge ? least : id[i];
+            if (to > 0 && changed)
+                result[to - 1] = pair_result(b, id[to - 1], id[to]);
+            i += merge;
+            result[to] = result[i];
+        }
+        n = to;
+    }
+}
+
 /* The same within a window, without the allocator: 20 bits of result and 12 of position make one
  * 32-bit key. */
 struct window {
@@ -302,30 +346,26 @@ static void sink_key(struct window *w, size_t i, uint32_t v)
     w->key[i] = v;
 }
 
-static void set_pair(struct window *w, unsigned at, int32_t result)
+static void drop_least(struct window *w)
 {
-    w->result[at] = result;
-    if (result != NONE)
-        push_key(w, (uint32_t)result << 12 | at);
+    w->n_keys--;
+    if (w->n_keys > 0)
+        sink_key(w, 0, w->key[w->n_keys]);
 }
 
 /* len from 2 to WINDOW; id[len] gets the ids; returns how many. */
 static size_t merge_window(const struct hx_bpe *b, const uint8_t *s, size_t len, int32_t *id)
 {
     struct window w;
-    unsigned n = (unsigned)len;
+    split_bytes(b, s, (int)len, w.id, w.result);
+    unsigned n = (unsigned)merge_rounds(b, (int)len, w.id, w.result);
+    w.n_keys = 0;
     for (unsigned i = 0; i < n; i++) {
-        w.id[i] = b->byte_id[s[i]];
         w.prev[i] = (uint16_t)(i - 1); /* of the first: never read */
         w.next[i] = (uint16_t)(i + 1);
-    }
-    w.n_keys = 0;
-    for (unsigned i = 0; i + 1 < n; i++) {
-        w.result[i] = pair_result(b, w.id[i], w.id[i + 1]);
         if (w.result[i] != NONE)
             w.key[w.n_keys++] = (uint32_t)w.result[i] << 12 | i;
     }
-    w.result[n - 1] = NONE;
     for (size_t i = w.n_keys / 4 + 1; i-- > 0;) {
         if (i < w.n_keys)
             sink_key(&w, i, w.key[i]);
@@ -333,20 +373,27 @@ static size_t merge_window(const struct hx_bpe *b, const uint8_t *s, size_t len,
     while (w.n_keys > 0) {
         uint32_t top = w.key[0];
         unsigned at = top & 0xFFF, right = w.next[at], after;
-        w.n_keys--;
-        if (w.n_keys > 0)
-            sink_key(&w, 0, w.key[w.n_keys]);
-        if (w.result[at] != (int32_t)(top >> 12))
-            continue; /* an older pair of this position */
+        if (w.result[at] != (int32_t)(top >> 12)) { /* an older pair of this position */
+            drop_least(&w);
+            continue;
+        }
         after = w.next[right];
         w.id[at] = (int32_t)(top >> 12);
         w.result[right] = NONE;
         w.next[at] = (uint16_t)after;
         if (after < n)
             w.prev[after] = (uint16_t)at;
-        if (at > 0)
-            set_pair(&w, w.prev[at], pair_result(b, w.id[w.prev[at]], w.id[at]));
-        set_pair(&w, at, after < n ? pair_result(b, w.id[at], w.id[after]) : NONE);
+        w.result[at] = after < n ? pair_result(b, w.id[at], w.id[after]) : NONE;
+        if (w.result[at] != NONE)
+            sink_key(&w, 0, (uint32_t)w.result[at] << 12 | at); /* in the place of the old one */
+        else
+            drop_least(&w);
+        if (at > 0) {
+            unsigned before = w.prev[at];
+            w.result[before] = pair_result(b, w.id[before], w.id[at]);
+            if (w.result[before] != NONE)
+                push_key(&w, (uint32_t)w.result[before] << 12 | before);
+        }
     }
     size_t count = 0;
     for (unsigned i = 0; i < n; i = w.next[i])
@@ -382,7 +429,8 @@ static int joins(const struct hx_bpe *b, const uint8_t *s, int32_t left, int32_t
     return r;
 }
 
-#define TRIES 8 /* seams that do not hold before the window grows */
+#define TAIL  64 /* bytes at the end of a window that the next one does again */
+#define TRIES 8  /* seams that do not hold before the window grows */
 
 static int merge_by_windows(const struct hx_bpe *b, const uint8_t *s, size_t len,
                             const struct hx_bpe_progress *p, struct hx_ids *out)
@@ -417,8 +465,11 @@ static int merge_by_windows(const struct hx_bpe *b, const uint8_t *s, size_t len
             window *= 2;
             continue;
         }
-        /* The window's end may have cut the last token short. */
-        at -= token_len(b, out->id[--out->len]);
+        /* The window's end may have cut the last tokens short. */
+        size_t end = at;
+        do
+            at -= token_len(b, out->id[--out->len]);
+        while (end - at < TAIL && out->len - first > 1);
         if (p && at > reported) {
             r = p->done(p->user, at - reported);
             if (r < 0)
@@ -441,6 +492,8 @@ int hx_bpe_mark_whole(struct hx_bpe *b, struct hx_error *err)
 {
     struct hx_ids ids = {0};
     int r = 0;
+    for (int i = 0; i < 256 * 256; i++)
+        b->byte_pair[i >> 8][i & 255] = pair_result(b, b->byte_id[i >> 8], b->byte_id[i & 255]);
     for (uint32_t i = 0; r == 0 && i <= b->vocab_mask; i++) {
         if (b->vocab[i] == 0)
             continue;

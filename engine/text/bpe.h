@@ -12,7 +12,8 @@ struct hx_bpe {
     uint8_t *bytes;   /* of all tokens */
     uint32_t *offset; /* [n_vocab + 1] */
     int32_t byte_id[256];
-    uint64_t *pair; /* hash table: left, right, result in 20 bits each; 0: empty */
+    int32_t (*byte_pair)[256]; /* [256][256] result of the tokens of two bytes, INT32_MAX: none */
+    uint64_t *pair;            /* hash table: left, right, result in 20 bits each; 0: empty */
     uint32_t pair_mask;
     uint64_t *vocab; /* hash table: 32 bits of hash, 1 bit, id + 1; 0: empty */
     uint32_t vocab_mask;

@@ -410,6 +410,9 @@ static void test_refusals(void **state)
             fail_msg("case %zu (%s): %s", i, cases[i].replace, r == 0 ? "accepted" : err.text);
         free(json);
     }
+    struct hx_error err;
+    assert_int_equal(hx_bpe_add_pair(&tok->bpe, 300, 600, 500, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "expected a higher id"));
 }
 
 int main(void)
