@@ -77,6 +77,13 @@ static size_t breaks_before(const struct hx_reply *r, size_t p, unsigned n)
     return p;
 }
 
+static size_t skip_space(const struct hx_reply *r, size_t p)
+{
+    while (p < r->pend.len && hx_reply_is_space(*hx_reply_text_at(r, p)))
+        p++;
+    return p;
+}
+
 /* Where the text that may be sent ends when nothing but text follows so far. */
 static size_t sendable(const struct hx_reply *r, size_t p, unsigned n_breaks)
 {
@@ -192,8 +199,9 @@ static int text_step(struct hx_reply *r)
     }
     if (tag.kind != HX_TAG_NONE && opens_block(r, &tag))
         return done(open_block(r, p, &tag));
-    if (is_closer(tag.kind) && !tag.plain &&
-        !(r->after_restored && tag.kind == HX_TAG_WRAPPER_END && breaks_before(r, p, 2) == r->at))
+    bool of_restored =
+        r->after_restored && tag.kind == HX_TAG_WRAPPER_END && skip_space(r, r->at) == p;
+    if (is_closer(tag.kind) && !tag.plain && !of_restored)
         return done(stray_closer(r, p, &tag));
     r->scan = p + 1;
     return 1;
@@ -217,13 +225,6 @@ static int span_step(struct hx_reply *r)
         r->scan = p + 1;
     }
     return done(e);
-}
-
-static size_t skip_space(const struct hx_reply *r, size_t p)
-{
-    while (p < r->pend.len && hx_reply_is_space(*hx_reply_text_at(r, p)))
-        p++;
-    return p;
 }
 
 /* White space between tags is right as one LF; an empty invoke has two. */

@@ -172,6 +172,139 @@ static void test_heal_cases(void **state)
     assert_int_equal(n, 62);
 }
 
+#define BLOCK  "\n\n<｜DSML｜ calls>\n"
+#define CLOSED "</｜DSML｜ invoke>\n</｜DSML｜ calls>"
+#define BASH   "<｜DSML｜ invoke name=\"bash\">\n"
+#define PING   "<｜DSML｜ invoke name=\"ping\">\n\n"
+#define VALUE  "<｜DSML｜ parameter name=\"command\" string=\"true\">ls</｜DSML｜ parameter>\n"
+
+struct cut_row {
+    const char *text;
+    bool thinking, serial; /* serial: parallel_tool_calls is false */
+    const char *reasoning, *content;
+    const char *name, *args; /* of the first call; NULL: no call */
+    int n_calls, stops;
+    const char *codes;
+};
+
+static void expect_row(const struct cut_row *row, const struct reply_result *o)
+{
+    const char *name = row->name ? row->name : "", *args = row->args ? row->args : "";
+    const struct {
+        const struct hx_buf *got;
+        const char *want;
+    } field[] = {{&o->reasoning, row->reasoning},
+                 {&o->content, row->content},
+                 {&o->name[0], name},
+                 {&o->args[0], args}};
+    for (size_t i = 0; i < sizeof(field) / sizeof(field[0]); i++) {
+        const struct hx_buf *b = field[i].got;
+        size_t len = strlen(field[i].want);
+        if (b->len != len || (len && memcmp(b->data, field[i].want, len) != 0))
+            fail_msg("'%s': field %zu is '%.*s', not '%s'", row->text, i, (int)b->len,
+                     (char *)b->data, field[i].want);
+    }
+    const struct hx_buf codes = {.data = (uint8_t *)(uintptr_t)row->codes,
+                                 .len = strlen(row->codes)};
+    if (!same_codes(&o->healed, &codes))
+        fail_msg("'%s': counted '%.*s'", row->text, (int)o->healed.len, (char *)o->healed.data);
+    if (o->n_calls != row->n_calls || o->n_started != row->n_calls || o->stops != row->stops)
+        fail_msg("'%s': %d calls, %d begun, %d stops", row->text, o->n_calls, o->n_started,
+                 o->stops);
+}
+
+/* The text in two pieces cut at byte `cut`; 0: byte after byte. */
+static void run_cut(const struct hx_reply_options *opt, const char *text, size_t cut,
+                    struct reply_result *o)
+{
+    size_t len = strlen(text), piece = cut ? cut : 1;
+    struct hx_reply *r;
+    reply_result_init(o);
+    assert_int_equal(hx_reply_new(opt, &r, NULL), 0);
+    for (size_t at = 0; at < len; at += piece, piece = cut ? len - cut : 1)
+        assert_int_equal(
+            hx_reply_push(r, text + at, piece < len - at ? piece : len - at, reply_collect, o), 0);
+    assert_int_equal(hx_reply_finish(r, HX_REPLY_END_EOS, reply_collect, o), 0);
+    o->n_calls = hx_reply_n_calls(r);
+    hx_reply_free(r);
+}
+
+static void expect_every_cut(const struct cut_row *row)
+{
+    for (int streaming = 0; streaming < 2; streaming++) {
+        const struct hx_reply_options opt = {.thinking = row->thinking,
+                                             .tools = tools,
+                                             .parallel_tool_calls = !row->serial,
+                                             .streaming = streaming};
+        for (size_t cut = 0; cut <= strlen(row->text); cut++) {
+            struct reply_result o;
+            run_cut(&opt, row->text, cut, &o);
+            expect_row(row, &o);
+            reply_result_done(&o);
+        }
+    }
+}
+
+/* Texts whose result once depended on where they were cut, or read a buffer that was not there. */
+static void test_every_cut(void **state)
+{
+    (void)state;
+    static const struct cut_row row[] = {
+        /* White space behind dropped text is that of the next tag. */
+        {BLOCK BASH "x\n" VALUE CLOSED, false, false, "", "", "bash", "{\"command\": \"ls\"}", 1, 1,
+         "stray_text,"},
+        {BLOCK BASH "x \n\n" VALUE CLOSED, false, false, "", "", "bash", "{\"command\": \"ls\"}", 1,
+         1, "stray_text,"},
+        /* ... and is restored with it. */
+        {BLOCK BASH "x \n<｜DSML｜ invoke>\n\n" CLOSED, false, false, "",
+         " \n<｜DSML｜ invoke>\n\n</｜DSML｜ invoke>\n</｜DSML｜ calls>", "bash", "{}", 1, 0,
+         "stray_text,implicit_invoke_close,restored_text,"},
+        /* The wrapper's closer behind a restored block, whatever white space is between. */
+        {BLOCK BASH "</think> \n</｜DSML｜ calls>", true, false, BLOCK BASH, " \n</｜DSML｜ calls>",
+         NULL, NULL, 0, 0, "restored_text,"},
+        {BLOCK BASH "</think>\n\n\n</｜DSML｜ calls>\n", true, false, BLOCK BASH,
+         "\n\n\n</｜DSML｜ calls>\n", NULL, NULL, 0, 0, "restored_text,"},
+        /* Behind other text it belongs to nothing. */
+        {BLOCK BASH "</think>x\n</｜DSML｜ calls>", true, false, BLOCK BASH, "x", NULL, NULL, 0, 0,
+         "restored_text,stray_closer,"},
+        /* Tags without a name, names without a byte, values without a byte. */
+        {BLOCK "<｜DSML｜ invoke>\n\n" CLOSED, false, false, "",
+         BLOCK "<｜DSML｜ invoke>\n\n" CLOSED, NULL, NULL, 0, 0, "restored_text,"},
+        {BLOCK BASH "<｜DSML｜ parameter name=\"\" string=\"false\"></｜DSML｜ parameter>\n" CLOSED,
+         false, false, "", "", "bash", "{\"\": \"\"}", 1, 1, "not_json,"},
+        {"", false, false, "", "", NULL, NULL, 0, 0, ""},
+    };
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++)
+        expect_every_cut(&row[i]);
+}
+
+/* Without parallel calls the first call is the last: the stop follows it at once, and what the
+ * engine had generated further is ignored. */
+static void test_serial_calls(void **state)
+{
+    (void)state;
+    static const struct cut_row row[] = {
+        {"Look:" BLOCK BASH VALUE "</｜DSML｜ invoke>\n" PING CLOSED, false, false, "",
+         "Look:", "bash", "{\"command\": \"ls\"}", 2, 1, ""},
+        {"Look:" BLOCK BASH VALUE "</｜DSML｜ invoke>\n" PING CLOSED, false, true, "",
+         "Look:", "bash", "{\"command\": \"ls\"}", 1, 1, ""},
+        {BLOCK BASH VALUE "</｜DSML｜ invoke>", false, true, "", "", "bash",
+         "{\"command\": \"ls\"}", 1, 1, ""},
+        {BLOCK BASH VALUE "</｜DSML｜ invoke>\nand text", false, true, "", "", "bash",
+         "{\"command\": \"ls\"}", 1, 1, ""},
+        /* The block in reasoning, and one that is held because it must be healed. */
+        {"Hm." BLOCK PING "</｜DSML｜ invoke>\n" BASH VALUE CLOSED, true, true, "Hm.", "", "ping",
+         "{}", 1, 1, "call_in_reasoning,"},
+        {"<invoke name=\"ping\">\n</invoke>\n<invoke name=\"ping\">\n</invoke>", false, true, "",
+         "", "ping", "{}", 1, 1, "xml_idiom,whitespace,"},
+        /* A block without a call is no first call. */
+        {"Hi" BLOCK "</｜DSML｜ calls>" BLOCK PING "</｜DSML｜ invoke>\n" PING CLOSED, false, true,
+         "", "Hi", "ping", "{}", 1, 1, "empty_block,"},
+    };
+    for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++)
+        expect_every_cut(&row[i]);
+}
+
 static double seconds(void)
 {
     struct timespec t;
@@ -257,6 +390,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_heal_cases),
+        cmocka_unit_test(test_every_cut),
+        cmocka_unit_test(test_serial_calls),
         cmocka_unit_test(test_time_is_linear),
     };
     return cmocka_run_group_tests(tests, load, unload);
