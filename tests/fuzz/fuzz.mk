@@ -16,7 +16,7 @@ fuzz_tokenizer_json   := text
 fuzz_tokenizer_encode := text
 fuzz_chat_request     := text
 fuzz_reply            := text
-fuzz_request          := server
+fuzz_request          := server run
 
 FUZZ_CC      ?= clang
 FUZZ_SECONDS ?= 60
@@ -30,6 +30,7 @@ FUZZ_CFLAGS  := $(filter-out -W% -fsanitize=% -D_FORTIFY_SOURCE%,$(HX_CFLAGS)) -
 
 # fuzz_NAME_DATA := files that the target opens.
 fuzz_tokenizer_encode_DATA := $(BUILD)/data/tokenizer.json
+fuzz_request_DATA          := $(BUILD)/data/tokenizer.json
 
 fuzz_modules = $(call hx_closure,$(if $(fuzz_$(1)),$(fuzz_$(1)),$(error tests/fuzz/fuzz.mk has no row for $(1))))
 fuzz_objects = $(foreach m,$(call fuzz_modules,$(1)),$(patsubst %.c,$(FUZZ_DIR)/obj/$($(m)_DIR)/%.o,$($(m)_SRCS)))
