@@ -57,17 +57,18 @@ void hx_choice_clear(struct hx_choice *c)
 
 /* ---- stop strings ---------------------------------------------------------------------------- */
 
-/* Earliest match in the held text; the longest of those that start there. */
+/* The match that is complete first, of those that end together the longest: so the answer does not
+ * depend on how tokens cut the text. */
 static bool find_stop(const struct hx_choice *c, size_t *at, size_t *len)
 {
     const struct hx_params *p = c->opt.params;
-    for (size_t i = 0; i < c->hold.len; i++) {
+    for (size_t end = 1; end <= c->hold.len; end++) {
         *len = 0;
         for (int k = 0; k < p->n_stops; k++) {
             const struct hx_stop *s = &p->stop[k];
-            if (s->len <= c->hold.len - i && s->len > *len &&
-                memcmp(c->hold.data + i, s->text, s->len) == 0) {
-                *at = i;
+            if (s->len <= end && s->len > *len &&
+                memcmp(c->hold.data + end - s->len, s->text, s->len) == 0) {
+                *at = end - s->len;
                 *len = s->len;
             }
         }
