@@ -249,6 +249,21 @@ static bool is_marker(const struct hx_choice *c, int32_t token)
     return false;
 }
 
+/* Tokens that skip_special_tokens keeps out of the text: in a chat those that would end the turn.
+ */
+static bool is_hidden(const struct hx_choice *c, int32_t token)
+{
+    if (!c->opt.params->skip_special)
+        return false;
+    if (c->opt.raw)
+        return hx_tokenizer_is_added(c->opt.tokenizer, token) && !is_marker(c, token);
+    for (size_t i = 0; i < c->opt.n_end_tokens; i++) {
+        if (c->opt.end_tokens[i] == token)
+            return true;
+    }
+    return false;
+}
+
 static int on_token(struct hx_choice *c, const struct hx_event *ev)
 {
     size_t len = 0;
@@ -265,9 +280,7 @@ static int on_token(struct hx_choice *c, const struct hx_event *ev)
         else if (!reasoning)
             add_chat_logprobs(c, ev);
     }
-    bool hidden = c->opt.raw && c->opt.params->skip_special &&
-                  hx_tokenizer_is_added(c->opt.tokenizer, ev->token) && !is_marker(c, ev->token);
-    if (!bytes || hidden)
+    if (!bytes || is_hidden(c, ev->token))
         return 0;
     int r = hx_detok_push(&c->detok, bytes, len, &c->text);
     if (r == 0)

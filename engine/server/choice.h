@@ -22,6 +22,8 @@ struct hx_choice_options {
     const struct hx_params *params;
     struct hx_metrics *metrics; /* NULL: nothing is counted */
     bool raw;                   /* no reasoning, no calls: text as it is */
+    const int32_t *end_tokens;  /* of a chat: with ignore_eos they come as tokens too */
+    size_t n_end_tokens;
     struct hx_reply_options reply;
 };
 

@@ -62,7 +62,9 @@ static int init_choices(struct hx_generation *g, struct hx_error *err)
     struct hx_choice_options o = {.tokenizer = g->server->tokenizer,
                                   .params = &g->params,
                                   .metrics = &g->server->metrics,
-                                  .raw = !g->has_chat};
+                                  .raw = !g->has_chat,
+                                  .end_tokens = g->server->end_token,
+                                  .n_end_tokens = g->server->n_end_tokens};
     if (g->has_chat)
         o.reply = (struct hx_reply_options){
             .thinking = g->chat.thinking,

@@ -31,6 +31,7 @@ static inline struct hx_server *test_server(void)
         return &s;
     if (hx_tokenizer_open(HX_BUILD_DATA "/tokenizer.json", &s.tokenizer, &err) < 0)
         fail_msg("%s", err.text);
+    s.n_end_tokens = hx_chat_end_tokens(s.tokenizer, s.end_token, 16);
     s.info = (struct hx_engine_info){.n_vocab = N_VOCAB,
                                      .max_context = 4096,
                                      .max_sequences = 8,
@@ -58,8 +59,11 @@ prepare(int (*fn)(struct hx_server *, struct hx_jv, const char *, const struct h
     if (fn(test_server(), hx_json_root(doc), "id", NULL, &g, &err) < 0)
         fail_msg("%s", err.text);
     hx_json_free(doc);
-    struct hx_choice_options o = {
-        .tokenizer = g->server->tokenizer, .params = &g->params, .raw = !g->has_chat};
+    struct hx_choice_options o = {.tokenizer = g->server->tokenizer,
+                                  .params = &g->params,
+                                  .raw = !g->has_chat,
+                                  .end_tokens = g->server->end_token,
+                                  .n_end_tokens = g->server->n_end_tokens};
     if (g->has_chat)
         o.reply = (struct hx_reply_options){.thinking = g->chat.thinking,
                                             .tools = g->chat.tools,

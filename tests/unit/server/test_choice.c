@@ -334,6 +334,19 @@ static void test_special_tokens_shown_on_request(void **state)
     hx_generation_free(g);
 }
 
+static void test_end_tokens_inside_a_chat(void **state)
+{
+    (void)state;
+    struct hx_generation *g = prepare(hx_chat_prepare, "{" DIRECT ",\"ignore_eos\":true}");
+    feed(&g->choice[0], "a<｜end▁of▁sentence｜>b<｜User｜>c");
+    assert_string_equal(pieces(&g->choice[0], HX_PIECE_CONTENT), "abc");
+    hx_generation_free(g);
+    g = prepare(hx_chat_prepare, "{" DIRECT ",\"ignore_eos\":true,\"skip_special_tokens\":false}");
+    feed(&g->choice[0], "a<｜end▁of▁sentence｜>b");
+    assert_string_equal(pieces(&g->choice[0], HX_PIECE_CONTENT), "a<｜end▁of▁sentence｜>b");
+    hx_generation_free(g);
+}
+
 static void test_cancelled_and_failed(void **state)
 {
     (void)state;
@@ -389,6 +402,7 @@ int main(void)
         cmocka_unit_test(test_log_probabilities),
         cmocka_unit_test(test_raw_text),
         cmocka_unit_test(test_special_tokens_shown_on_request),
+        cmocka_unit_test(test_end_tokens_inside_a_chat),
         cmocka_unit_test(test_cancelled_and_failed),
         cmocka_unit_test(test_nothing_after_the_end),
     };
