@@ -381,6 +381,13 @@ int hx_exchange_n_headers(const struct hx_exchange *x)
     return MHD_get_connection_values(x->conn, MHD_HEADER_KIND, NULL, NULL);
 }
 
+size_t hx_exchange_header_bytes(const struct hx_exchange *x)
+{
+    const union MHD_ConnectionInfo *i =
+        MHD_get_connection_info(x->conn, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    return i ? i->header_size : 0;
+}
+
 bool hx_exchange_http11(const struct hx_exchange *x)
 {
     return x->http11;

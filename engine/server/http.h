@@ -52,6 +52,7 @@ const char *hx_exchange_method(const struct hx_exchange *x);
 const char *hx_exchange_path(const struct hx_exchange *x);
 const char *hx_exchange_header(const struct hx_exchange *x, const char *name); /* NULL: absent */
 int hx_exchange_n_headers(const struct hx_exchange *x);
+size_t hx_exchange_header_bytes(const struct hx_exchange *x); /* request line and fields */
 bool hx_exchange_http11(const struct hx_exchange *x);
 const char *hx_exchange_id(const struct hx_exchange *x);
 const struct hx_buf *hx_exchange_body(const struct hx_exchange *x);

@@ -9,8 +9,9 @@
 #include "server/prep.h"
 #include "server/security.h"
 
-#define MAX_HEADERS   100
-#define LAST_BYTES_US 500000
+#define MAX_HEADERS      100
+#define MAX_HEADER_BYTES (64u << 10)
+#define LAST_BYTES_US    500000
 
 enum { GET = 1, POST = 2 };
 
@@ -162,6 +163,8 @@ static bool refuse_form(struct hx_exchange *x)
 {
     if (hx_exchange_n_headers(x) > MAX_HEADERS)
         return refuse(x, 431, "headers_too_large", "A request may have 100 header fields.");
+    if (hx_exchange_header_bytes(x) > MAX_HEADER_BYTES)
+        return refuse(x, 431, "headers_too_large", "A request may have 64 KiB of header.");
     if (hx_exchange_header(x, "Transfer-Encoding") && hx_exchange_header(x, "Content-Length"))
         return refuse(x, 400, "invalid_value",
                       "A request must not have both Transfer-Encoding and Content-Length.");
