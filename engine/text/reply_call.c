@@ -88,11 +88,11 @@ void hx_reply_drop_held(struct hx_reply *r)
 
 int hx_reply_restore(struct hx_reply *r, bool all, bool counted)
 {
+    /* All of the block goes, but calls that were delivered or belong to an earlier block stay. */
     if (all)
-        r->mark = (struct hx_out_mark){0};
+        r->mark = (struct hx_out_mark){.n_calls = r->whole ? r->n_calls - r->block_calls
+                                                           : r->mark.n_calls};
     hx_reply_drop_held(r);
-    if (all)
-        r->n_calls = 0;
     size_t from = r->mark.raw;
     r->whole = r->whole && from > 0;
     int e = 0;

@@ -305,6 +305,30 @@ static void test_serial_calls(void **state)
         expect_every_cut(&row[i]);
 }
 
+/* A call, then a restored invoke that ends the block, then a wrapper that is a quotation, then a
+ * call: the first call keeps its index and the second gets the next one. Found by fuzz_reply. */
+static void test_restored_block_behind_a_call(void **state)
+{
+    (void)state;
+    static const char text[] = "<invoke name=bash><｜DSML｜invoke><｜DSML｜calls>s"
+                               "<invoke name=\"bash\"></invoke>";
+    for (int streaming = 0; streaming < 2; streaming++) {
+        const struct hx_reply_options opt = {
+            .tools = tools, .parallel_tool_calls = true, .streaming = streaming};
+        for (size_t cut = 0; cut < sizeof(text); cut++) {
+            struct reply_result o;
+            run_cut(&opt, text, cut, &o);
+            assert_int_equal(o.n_calls, 2);
+            for (int i = 0; i < 2; i++) {
+                assert_true(o.complete[i]);
+                assert_int_equal(o.args[i].len, 2);
+                assert_memory_equal(o.args[i].data, "{}", 2);
+            }
+            reply_result_done(&o);
+        }
+    }
+}
+
 static double seconds(void)
 {
     struct timespec t;
@@ -389,9 +413,8 @@ static int unload(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_heal_cases),
-        cmocka_unit_test(test_every_cut),
-        cmocka_unit_test(test_serial_calls),
+        cmocka_unit_test(test_heal_cases),     cmocka_unit_test(test_every_cut),
+        cmocka_unit_test(test_serial_calls),   cmocka_unit_test(test_restored_block_behind_a_call),
         cmocka_unit_test(test_time_is_linear),
     };
     return cmocka_run_group_tests(tests, load, unload);
