@@ -385,17 +385,11 @@ bool hx_generation_pump(struct hx_generation *g, int64_t now)
     struct hx_buf out = HX_BUF_INIT(MAX_ANSWER);
     struct hx_error err = {0};
     bool ended = true;
-    int64_t since;
     for (int i = 0; i < g->n_prompts; i++) {
         if (take_events(g, i, now, &err) < 0) {
             hx_generation_fail(g, &err);
             return false;
         }
-    }
-    if (hx_exchange_waiting(g->x, &since) > 0 && since &&
-        now - since > g->server->opt.slow_reader) {
-        hx_exchange_abort(g->x); /* `done` frees the generation */
-        return true;
     }
     for (int i = 0; i < g->n_choices; i++) {
         ended = ended && g->choice[i].finish;

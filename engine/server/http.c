@@ -292,6 +292,15 @@ static void drain_wake(struct hx_http *h)
     (void)ignored;
 }
 
+/* Whether the stream still grows or has ended does not matter: its client holds a connection. */
+static void abort_slow(struct hx_http *h, int64_t now)
+{
+    for (struct hx_exchange *x = h->all; x; x = x->next) {
+        if (x->stuck_since && now - x->stuck_since > h->opt.slow_us)
+            hx_exchange_abort(x);
+    }
+}
+
 void hx_http_run(struct hx_http *h)
 {
     while (!__atomic_load_n(&h->stop, __ATOMIC_ACQUIRE)) {
@@ -309,7 +318,9 @@ void hx_http_run(struct hx_http *h)
                     hx_exchange_abort(x);
             }
         }
-        h->opt.ops->tick(h->opt.user, now_us());
+        int64_t now = now_us();
+        abort_slow(h, now);
+        h->opt.ops->tick(h->opt.user, now);
         MHD_run(h->daemon);
     }
 }
@@ -481,12 +492,6 @@ void hx_exchange_end(struct hx_exchange *x)
 {
     x->ended = true;
     resume(x);
-}
-
-size_t hx_exchange_waiting(const struct hx_exchange *x, int64_t *since)
-{
-    *since = x->stuck_since;
-    return x->out.len - x->sent;
 }
 
 void hx_exchange_abort(struct hx_exchange *x)

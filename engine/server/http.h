@@ -30,6 +30,7 @@ struct hx_http_options {
     int max_connections;
     int64_t max_body;
     int64_t idle_us; /* a connection without traffic is closed after this */
+    int64_t slow_us; /* a client that takes nothing of a stream for this long counts as gone */
     const struct hx_http_ops *ops;
     void *user;
 };
@@ -71,8 +72,6 @@ int hx_exchange_status(const struct hx_exchange *x);
 void hx_exchange_stream(struct hx_exchange *x, const char *type);
 void hx_exchange_write(struct hx_exchange *x, const void *data, size_t len);
 void hx_exchange_end(struct hx_exchange *x);
-/* Bytes written but not taken by the socket, and since when none was taken (0: nothing waits). */
-size_t hx_exchange_waiting(const struct hx_exchange *x, int64_t *since);
 /* Gives up on the client. `done` follows. */
 void hx_exchange_abort(struct hx_exchange *x);
 

@@ -276,6 +276,7 @@ static int serve(int fd, sigset_t *set, struct hx_error *err)
                                 .max_connections = (int)server.opt.max_connections,
                                 .max_body = server.opt.max_body,
                                 .idle_us = server.opt.idle,
+                                .slow_us = server.opt.slow_reader,
                                 .ops = &hx_server_http_ops,
                                 .user = &server};
     pthread_t http, signals;

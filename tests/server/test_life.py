@@ -137,6 +137,26 @@ def test_slow_reader(start_demo):
     c.close()
 
 
+def test_slow_reader_of_a_finished_stream(start):
+    """The generation is over, but nobody reads what is left of it: the connection does not stay."""
+    s = start("--server.slow_reader=500ms")
+    c = socket.socket()
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    c.connect(("127.0.0.1", s.port))
+    c.sendall(request(chat("x" * 3800, stream=True, n=8, logprobs=True, top_logprobs=20)))
+    time.sleep(3)
+    assert idle(s)
+    c.settimeout(10)
+    got = b""
+    try:
+        while piece := c.recv(1 << 20):
+            got += piece
+    except ConnectionResetError:
+        pass
+    c.close()
+    assert got.startswith(b"HTTP/1.1 200") and b"[DONE]" not in got[-100:]
+
+
 def test_forty_streams(demo):
     """More than run at once: the rest waits, all end well and none gets another's text."""
     words = [" the", " of", " and", " to"]
