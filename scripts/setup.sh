@@ -4,7 +4,7 @@
 set -eu
 
 packages="gcc g++ make binutils libmicrohttpd-dev libsystemd-dev libinih-dev libssl-dev libcmocka-dev
-    liburing-dev xz-utils curl ca-certificates git bc python3 python3-venv
+    xz-utils curl ca-certificates git bc python3 python3-venv
     clang clang-format clang-tidy cppcheck shellcheck scdoc"
 # Sanitizer and fuzzer runtimes come with clang's own version.
 case "$(. /etc/os-release 2>/dev/null; echo "${ID:-} ${VERSION_ID:-}")" in

@@ -249,6 +249,23 @@ static void whole_answer(struct hx_generation *g, struct hx_buf *out)
 
 /* ---- pump ------------------------------------------------------------------------------------ */
 
+void hx_whole_end(struct hx_generation *g, struct hx_choice *c, struct hx_json_writer *w)
+{
+    hx_jw_key(w, "logprobs");
+    if (g->params.logprobs) {
+        struct hx_buf lp = HX_BUF_INIT((size_t)256 << 20);
+        g->format->logprobs(c, &lp);
+        hx_jw_raw(w, (const char *)lp.data, lp.len);
+        w->out->failed |= lp.failed;
+        hx_buf_done(&lp);
+    } else {
+        hx_jw_null(w);
+    }
+    hx_jw_key(w, "finish_reason");
+    hx_jw_str(w, c->finish);
+    hx_jw_end_object(w);
+}
+
 void hx_generation_attach(struct hx_generation *g, struct hx_exchange *x, int64_t now)
 {
     g->x = x;

@@ -18,6 +18,8 @@ struct hx_format {
     void (*chunks)(struct hx_generation *g, int index, struct hx_buf *out);
     /* The choice as an item of the whole answer. */
     void (*whole)(struct hx_generation *g, int index, struct hx_json_writer *w);
+    /* The choice's log-probabilities as one JSON value; the items move out of it. */
+    void (*logprobs)(struct hx_choice *c, struct hx_buf *out);
 };
 
 struct hx_generation {
@@ -45,6 +47,9 @@ struct hx_generation *hx_generation_new(struct hx_server *s, const struct hx_for
 /* Sets up the choices and queues the requests. On failure nothing runs. */
 int hx_generation_submit(struct hx_generation *g, struct hx_error *err) HX_MUST;
 void hx_generation_free(struct hx_generation *g); /* cancels what runs */
+
+/* The last members of a choice in a whole answer: logprobs and finish_reason; closes its object. */
+void hx_whole_end(struct hx_generation *g, struct hx_choice *c, struct hx_json_writer *w);
 
 /* ---- http thread ---- */
 /* Takes the exchange; headers of a stream go out now. */

@@ -265,23 +265,12 @@ static void chat_whole(struct hx_generation *g, int index, struct hx_json_writer
     hx_jw_int(w, index);
     hx_jw_key(w, "message");
     write_message(g, c, w);
-    hx_jw_key(w, "logprobs");
-    if (g->params.logprobs) {
-        struct hx_buf lp = HX_BUF_INIT((size_t)256 << 20);
-        take_logprobs(c, &lp);
-        hx_jw_raw(w, (const char *)lp.data, lp.len);
-        w->out->failed |= lp.failed;
-        hx_buf_done(&lp);
-    } else {
-        hx_jw_null(w);
-    }
-    hx_jw_key(w, "finish_reason");
-    hx_jw_str(w, c->finish);
-    hx_jw_end_object(w);
+    hx_whole_end(g, c, w);
 }
 
 static const struct hx_format chat_format = {.object = "chat.completion",
                                              .chunk_object = "chat.completion.chunk",
                                              .id_prefix = "chatcmpl",
                                              .chunks = chat_chunks,
-                                             .whole = chat_whole};
+                                             .whole = chat_whole,
+                                             .logprobs = take_logprobs};

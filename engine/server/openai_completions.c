@@ -147,23 +147,12 @@ static void completion_whole(struct hx_generation *g, int index, struct hx_json_
     hx_jw_int(w, index);
     hx_jw_key(w, "text");
     hx_jw_str_n(w, p ? (const char *)p->text.data : "", p ? p->text.len : 0);
-    hx_jw_key(w, "logprobs");
-    if (g->params.logprobs) {
-        struct hx_buf lp = HX_BUF_INIT((size_t)256 << 20);
-        take_logprobs(c, &lp);
-        hx_jw_raw(w, (const char *)lp.data, lp.len);
-        w->out->failed |= lp.failed;
-        hx_buf_done(&lp);
-    } else {
-        hx_jw_null(w);
-    }
-    hx_jw_key(w, "finish_reason");
-    hx_jw_str(w, c->finish);
-    hx_jw_end_object(w);
+    hx_whole_end(g, c, w);
 }
 
 static const struct hx_format completion_format = {.object = "text_completion",
                                                    .chunk_object = "text_completion",
                                                    .id_prefix = "cmpl",
                                                    .chunks = completion_chunks,
-                                                   .whole = completion_whole};
+                                                   .whole = completion_whole,
+                                                   .logprobs = take_logprobs};
