@@ -1,0 +1,91 @@
+/* The growing files: parts, journals, hashing writers, publication. Knows nothing of HTTP; `import`
+ * feeds it from a disk in the same way as a download does.
+ *
+ * One owner thread calls everything here. Hashing and writing happen on the store's own writer
+ * threads; results come back as events. Order of every chunk: data written, data synced (batched),
+ * journal record, journal synced; only then HX_STORE_CHUNK_DONE. */
+#ifndef HX_FETCH_STORE_H
+#define HX_FETCH_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <hx/error.h>
+
+#include "fetch/plan.h"
+
+struct hx_store;
+struct hx_sink; /* one chunk being received */
+
+struct hx_store_options {
+    const char *models; /* /srv/models: incoming/<model> and <model> lie below it */
+    bool
+        direct; /* O_DIRECT where the file system allows it, else write-behind with dropped pages */
+    unsigned n_writers;  /* threads, 0 = 2 */
+    size_t buffer_bytes; /* memory for data between socket and disk, 0 = 64 MiB */
+    uint64_t sync_bytes; /* data per sync batch, 0 = 256 MiB */
+    unsigned sync_ms;    /* longest time between syncs, 0 = 10,000 */
+};
+
+enum hx_store_event_type {
+    HX_STORE_CHUNK_DONE, /* journalled; counts as verified if its hash was known */
+    HX_STORE_CHUNK_BAD,  /* hash differs: fetch again, from another host; message shows both hashes
+                          */
+    HX_STORE_CHUNK_LOST, /* not written (aborted, or its file stopped): fetch again */
+    HX_STORE_FILE_READY, /* all chunks there, whole-file hash and header checked, renamed within
+                            incoming */
+    HX_STORE_FILE_BAD, /* whole-file hash or a tensor's hash differs, chunks marked for a new fetch;
+                          message */
+    HX_STORE_FILE_STOPPED, /* EIO or the like: file, offset and device in message */
+    HX_STORE_FULL,         /* ENOSPC: everything kept; feed nothing until HX_STORE_RESUMED */
+    HX_STORE_READ_ONLY,    /* target remounted read-only or gone: as above */
+    HX_STORE_RESUMED,
+};
+
+struct hx_store_event {
+    enum hx_store_event_type type;
+    size_t file, chunk;
+    uint64_t n_bytes;
+    char message[512];
+};
+
+/* Takes the downloader's lock (-EBUSY names the holder's process), opens or makes the parts,
+ * replays the journals, re-hashes the last records after an unclean end. Progress of the re-hash
+ * through `progress` if not NULL. */
+int hx_store_open(const struct hx_store_options *opt, const struct hx_plan *plan,
+                  void (*progress)(void *ctx, uint64_t done, uint64_t total), void *ctx,
+                  struct hx_store **out, struct hx_error *err);
+
+/* Syncs and journals what is complete; never removes anything. */
+void hx_store_close(struct hx_store *store);
+
+bool hx_store_chunk_done(const struct hx_store *store, size_t file, size_t chunk);
+bool hx_store_file_ready(const struct hx_store *store, size_t file);
+uint64_t
+hx_store_bytes_done(const struct hx_store *store); /* journalled output bytes of all files */
+
+/* A chunk begins. skip > 0: the first `skip` source bytes arrived earlier in this process
+ * (hx_sink_end kept them). */
+int hx_store_begin(struct hx_store *store, size_t file, size_t chunk, uint64_t *skip,
+                   struct hx_sink **out, struct hx_error *err);
+
+/* Source bytes in order, gap bytes included. All or nothing: -EAGAIN when the writers are behind
+ * (pause the source until the event descriptor is readable), -EFBIG when more than the chunk
+ * arrives. */
+int hx_sink_write(struct hx_sink *sink, const void *data, size_t n);
+
+/* Ends the sink. Incomplete: keep_prefix keeps what has arrived for a continuation in this process
+ * (at least 1 MiB), otherwise it is forgotten. Complete: an event follows. */
+void hx_sink_end(struct hx_sink *sink, bool keep_prefix);
+
+/* Readable when events wait or writers have room again. */
+int hx_store_event_fd(const struct hx_store *store);
+bool hx_store_next(struct hx_store *store, struct hx_store_event *ev);
+
+/* All files ready: cross checks (checkpoint.md 5 level 7, "expect"), state.json and lock file
+ * written, folder renamed to <models>/<model>, link `current` set. Can be repeated after a cut at
+ * any point. */
+int hx_store_publish(struct hx_store *store, struct hx_error *err);
+
+#endif
