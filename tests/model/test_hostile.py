@@ -29,12 +29,10 @@ CRASH = re.compile(rb"AddressSanitizer|LeakSanitizer|runtime error|Assertion|cor
 class Folder:
     """A model folder of links; what a case damages is replaced by a copy first."""
 
-    def __init__(self, root):
+    def __init__(self, root, model):
         self.root = root
-        for name in os.listdir(MODEL):
-            source = os.path.abspath(os.path.join(MODEL, name))
-            if os.path.isfile(source):
-                os.symlink(source, os.path.join(root, name))
+        for name in os.listdir(model):
+            os.symlink(os.path.join(model, name), os.path.join(root, name))
         self.shards = json.load(open(self.path("model.safetensors.index.json")))["weight_map"]
 
     def path(self, name):
@@ -419,6 +417,12 @@ def main():
     def copied(path):
         return shutil.copy(path, reachable.name)
 
+    model = os.path.join(reachable.name, "model")
+    os.mkdir(model)
+    for name in os.listdir(MODEL):
+        if os.path.isfile(os.path.join(MODEL, name)):
+            shutil.copyfile(os.path.join(MODEL, name), os.path.join(model, name))
+
     programs = [("open_model", [copied(args.opener)], {65})]
     passed = failed = skipped = 0
     for name, (arguments, codes) in PROGRAMS.items():
@@ -438,7 +442,7 @@ def main():
             continue
         with tempfile.TemporaryDirectory(prefix="hx-hostile-") as root:
             os.chmod(root, 0o755)
-            folder = Folder(root)
+            folder = Folder(root, model)
             damage(folder)
             for program, command, codes in programs:
                 # Weight and row values are looked at by what loads them.
@@ -458,7 +462,7 @@ def main():
     for i in range(0 if args.only else args.random):
         rng = random.Random(args.seed * 1000003 + i)
         with tempfile.TemporaryDirectory(prefix="hx-hostile-") as root:
-            folder = Folder(root)
+            folder = Folder(root, model)
             what = random_damage(folder, rng)
             p, problems = run(programs[0][1], folder, False)
             if p and p.returncode != 0:

@@ -65,7 +65,7 @@ def test_disconnect_queued(start_demo, stream):
     assert wait_for(lambda: s.metric("vllm:num_requests_waiting") == 1)
     second.close()
     assert wait_for(lambda: cancelled(s, "queued") == 1)
-    assert s.metric("vllm:num_requests_waiting") == 0
+    assert wait_for(lambda: s.metric("vllm:num_requests_waiting") == 0)
     first.close()
     assert wait_for(lambda: idle(s))
 
