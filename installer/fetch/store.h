@@ -20,12 +20,13 @@ struct hx_sink; /* one chunk being received */
 
 struct hx_store_options {
     const char *models; /* /srv/models: incoming/<model> and <model> lie below it */
+    unsigned retry_ms;  /* full or read-only target: time between tries, 0 = 1,000 */
     bool
         direct; /* O_DIRECT where the file system allows it, else write-behind with dropped pages */
     unsigned n_writers;  /* threads, 0 = 2 */
     size_t buffer_bytes; /* memory for data between socket and disk, 0 = 64 MiB */
     uint64_t sync_bytes; /* data per sync batch, 0 = 256 MiB */
-    unsigned sync_ms;    /* longest time between syncs, 0 = 10,000 */
+    unsigned sync_ms;    /* longest time that a finished chunk waits for its sync, 0 = 500 */
 };
 
 enum hx_store_event_type {
@@ -41,6 +42,7 @@ enum hx_store_event_type {
     HX_STORE_FULL,         /* ENOSPC: everything kept; feed nothing until HX_STORE_RESUMED */
     HX_STORE_READ_ONLY,    /* target remounted read-only or gone: as above */
     HX_STORE_RESUMED,
+    HX_STORE_NOTE, /* worth a line in the log: dropped records, a changed plan, no preallocation */
 };
 
 struct hx_store_event {
@@ -75,17 +77,26 @@ int hx_store_begin(struct hx_store *store, size_t file, size_t chunk, uint64_t *
  * arrives. */
 int hx_sink_write(struct hx_sink *sink, const void *data, size_t n);
 
-/* Ends the sink. Incomplete: keep_prefix keeps what has arrived for a continuation in this process
- * (at least 1 MiB), otherwise it is forgotten. Complete: an event follows. */
+/* Ends the sink, which is gone afterwards. Incomplete: keep_prefix keeps what has arrived for a
+ * continuation in this process (if it is at least 1 MiB), otherwise it is forgotten; no event
+ * follows. Complete: one event about the chunk follows. */
 void hx_sink_end(struct hx_sink *sink, bool keep_prefix);
 
 /* Readable when events wait or writers have room again. */
 int hx_store_event_fd(const struct hx_store *store);
 bool hx_store_next(struct hx_store *store, struct hx_store_event *ev);
 
-/* All files ready: cross checks (checkpoint.md 5 level 7, "expect"), state.json and lock file
- * written, folder renamed to <models>/<model>, link `current` set. Can be repeated after a cut at
- * any point. */
+/* Takes a whole file from a folder of the same file system without copying (a reflink, else a hard
+ * link), then hashes it. 1: all of it is good, FILE_READY follows; 0: not possible or not the right
+ * bytes, nothing changed; negative: an error. */
+int hx_store_adopt(struct hx_store *store, size_t file, int fd, struct hx_error *err);
+
+/* Syncs what is complete now and waits for it: before a planned stop. */
+int hx_store_flush(struct hx_store *store, struct hx_error *err);
+
+/* All files ready: moved to <models>/<model> under a state.json that is not complete, token map
+ * made, cross checks (every tensor of the configuration, "expect"), lock.json with the hashes
+ * filled in, state.json complete, link `current` set. Can be repeated after a cut at any point. */
 int hx_store_publish(struct hx_store *store, struct hx_error *err);
 
 #endif
