@@ -31,6 +31,17 @@ int hx_engram_n_cols(const struct hx_engram_hash *h);
 int hx_engram_hash_rows(const struct hx_engram_hash *h, int table, const int32_t *tokens,
                         const uint8_t *dead, int64_t first, int64_t n, int64_t *rows,
                         struct hx_error *err) HX_MUST;
+/* The same without the last step: the rolling value of each n-gram -> keys [n][n_gram - 1]. Equal
+ * (table, size, key) means equal rows, so rows are de-duplicated and cached by it. */
+int hx_engram_hash_keys(const struct hx_engram_hash *h, int table, const int32_t *tokens,
+                        const uint8_t *dead, int64_t first, int64_t n, uint64_t *keys,
+                        struct hx_error *err) HX_MUST;
+/* Rows of one n-gram of size + 2 tokens -> rows [n_head]. */
+void hx_engram_key_rows(const struct hx_engram_hash *h, int table, int size, uint64_t key,
+                        int64_t *rows);
+int hx_engram_n_tables(const struct hx_engram_hash *h);
+int hx_engram_n_sizes(const struct hx_engram_hash *h); /* n_gram - 1 */
+int hx_engram_n_heads(const struct hx_engram_hash *h);
 const int64_t *hx_engram_primes(const struct hx_engram_hash *h, int table);
 const int64_t *hx_engram_multipliers(const struct hx_engram_hash *h, int table);
 

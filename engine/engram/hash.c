@@ -161,6 +161,21 @@ int hx_engram_n_cols(const struct hx_engram_hash *h)
     return h->n_cols;
 }
 
+int hx_engram_n_tables(const struct hx_engram_hash *h)
+{
+    return h->n_table;
+}
+
+int hx_engram_n_sizes(const struct hx_engram_hash *h)
+{
+    return h->n_gram - 1;
+}
+
+int hx_engram_n_heads(const struct hx_engram_hash *h)
+{
+    return h->n_head;
+}
+
 const int64_t *hx_engram_primes(const struct hx_engram_hash *h, int table)
 {
     return h->table[table].prime;
@@ -180,8 +195,9 @@ static inline int64_t mod_prime(uint64_t x, uint64_t p, uint64_t reciprocal)
     return (int64_t)(r >= p ? r - p : r);
 }
 
-static void hash_position(const struct hx_engram_hash *h, const struct table *t,
-                          const int32_t *tokens, const uint8_t *dead, int64_t p, int64_t *rows)
+/* The rolling values of one position, sizes 2 and up -> key [n_gram - 1]. */
+static void position_keys(const struct hx_engram_hash *h, const struct table *t,
+                          const int32_t *tokens, const uint8_t *dead, int64_t p, uint64_t *key)
 {
     uint64_t x = 0;
     bool blocked = false;
@@ -189,14 +205,21 @@ static void hash_position(const struct hx_engram_hash *h, const struct table *t,
         int64_t q = p - k;
         blocked = blocked || q < 0 || (dead && dead[q]);
         x ^= (uint64_t)((blocked ? h->pad : h->map[tokens[q]]) * t->multiplier[k]);
-        for (int c = (k - 1) * h->n_head; k > 0 && c < k * h->n_head; c++)
-            rows[c] = mod_prime(x, (uint64_t)t->prime[c], t->reciprocal[c]) + t->offset[c];
+        if (k > 0)
+            key[k - 1] = x;
     }
 }
 
-int hx_engram_hash_rows(const struct hx_engram_hash *h, int table, const int32_t *tokens,
-                        const uint8_t *dead, int64_t first, int64_t n, int64_t *rows,
-                        struct hx_error *err)
+void hx_engram_key_rows(const struct hx_engram_hash *h, int table, int size, uint64_t key,
+                        int64_t *rows)
+{
+    const struct table *t = &h->table[table];
+    for (int c = size * h->n_head, i = 0; i < h->n_head; i++, c++)
+        rows[i] = mod_prime(key, (uint64_t)t->prime[c], t->reciprocal[c]) + t->offset[c];
+}
+
+static int check_tokens(const struct hx_engram_hash *h, const int32_t *tokens, int64_t first,
+                        int64_t n, struct hx_error *err)
 {
     if (first < 0 || n < 0)
         return hx_fail(err, -EINVAL, "engram: %lld positions from %lld", (long long)n,
@@ -207,7 +230,29 @@ int hx_engram_hash_rows(const struct hx_engram_hash *h, int table, const int32_t
             return hx_fail(err, -EINVAL, "token id %d at position %lld, expected 0 to %d",
                            tokens[p], (long long)p, h->n_vocab - 1);
     }
-    for (int64_t i = 0; i < n; i++)
-        hash_position(h, &h->table[table], tokens, dead, first + i, rows + i * h->n_cols);
     return 0;
+}
+
+int hx_engram_hash_keys(const struct hx_engram_hash *h, int table, const int32_t *tokens,
+                        const uint8_t *dead, int64_t first, int64_t n, uint64_t *keys,
+                        struct hx_error *err)
+{
+    int r = check_tokens(h, tokens, first, n, err);
+    for (int64_t i = 0; r == 0 && i < n; i++)
+        position_keys(h, &h->table[table], tokens, dead, first + i, keys + i * (h->n_gram - 1));
+    return r;
+}
+
+int hx_engram_hash_rows(const struct hx_engram_hash *h, int table, const int32_t *tokens,
+                        const uint8_t *dead, int64_t first, int64_t n, int64_t *rows,
+                        struct hx_error *err)
+{
+    int r = check_tokens(h, tokens, first, n, err);
+    for (int64_t i = 0; r == 0 && i < n; i++) {
+        uint64_t key[HX_ENGRAM_MAX_NGRAM];
+        position_keys(h, &h->table[table], tokens, dead, first + i, key);
+        for (int k = 0; k < h->n_gram - 1; k++, rows += h->n_head)
+            hx_engram_key_rows(h, table, k, key[k], rows);
+    }
+    return r;
 }
