@@ -105,7 +105,7 @@ def from_vectors(tokenizer):
                 with_shards({}, shards_in(VECTORS + "/model_exl3")))
 
 
-COMPRESSED_512 = 401
+COMPRESSED_512 = 418
 
 
 def from_demo(folder):
