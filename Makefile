@@ -21,7 +21,7 @@ CFLAGS  ?= -O2 -g
 # No contraction and no fast math: the CPU back end is the oracle of every other back end.
 HX_CFLAGS := -std=gnu17 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
 	-Wvla -Wformat=2 -Wno-format-truncation -Wundef -Wcast-qual -Wpointer-arith -ffp-contract=off -fno-common -fPIE \
-	-fstack-protector-strong -D_GNU_SOURCE -pthread -Iengine/include -Iengine -I$(O)/gen
+	-fstack-protector-strong -D_GNU_SOURCE -pthread -Iengine/include -Iengine -Iinstaller -Ip2p -Ifirmware-tools -I$(O)/gen
 HX_LDFLAGS := -pie -Wl,-z,relro,-z,now -pthread
 ifneq ($(SAN),)
 HX_CFLAGS  += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all
