@@ -10,8 +10,7 @@
 
 #include "fetch/lock.h"
 
-#define HX_PLAN_CHUNK   (64u << 20) /* bytes of one chunk: unit of request, journal and hash */
-#define HX_PLAN_MAX_GAP (1u << 20)  /* wanted runs closer than this share a request */
+#define HX_PLAN_MAX_GAP (1u << 20) /* wanted runs closer than this share a request */
 
 /* Bytes of the source that belong to one place of the output. What lies between two segments of a
  * chunk is received and thrown away. */
@@ -21,7 +20,8 @@ struct hx_plan_segment {
     uint64_t out_begin; /* absolute offset in the output file */
 };
 
-/* One request. Its output bytes are contiguous. */
+/* One request: the unit of journal and hash. Its output bytes are contiguous and do not cross a
+ * multiple of the file's chunk size. */
 struct hx_plan_chunk {
     uint64_t src_begin, src_bytes;
     uint64_t out_begin, out_bytes;
@@ -41,16 +41,16 @@ struct hx_plan_file {
     struct hx_plan_chunk *chunks; /* by out_begin */
     size_t n_chunks;
     uint64_t wanted_bytes, fetched_bytes; /* fetched - wanted is wasted */
-    uint8_t sha256[32]; /* identity of (source, commit, path, size, hashes, ranges): a journal of
-                           another one is void */
+    uint8_t sha256[32]; /* hx_lock_file_identity: a journal of another one is void */
 };
 
 struct hx_plan {
     const struct hx_lock *lock;
-    struct hx_plan_file *files; /* in order of work: small, dense, then experts and engram */
+    struct hx_plan_file *files; /* in order of work: small, dense, then experts and engram in
+                                   turn */
     size_t n_files;
     uint64_t wanted_bytes, fetched_bytes;
-    uint8_t sha256[32];
+    uint8_t sha256[32]; /* hx_lock_identity: of all groups */
 };
 
 /* groups: NULL or a list such as "small,dense,engram"; unknown names are an error. The lock must
