@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <hx/error.h>
+#include "hw/pci.h"
 
 #define HX_KLOG_MAX  (16u << 20)
 #define HX_KLOG_LINE 160
@@ -43,9 +43,10 @@ struct hx_klog_facts {
 /* file NULL: the kernel's own ring buffer (may need privileges: -EPERM). Beyond HX_KLOG_MAX the
  * oldest part is dropped. *out is NUL terminated, free with free(). */
 int hx_klog_read(const char *file, char **out, size_t *len, struct hx_error *err) HX_MUST;
-/* Any bytes are fine; lines are cut at 1,024 bytes. -ENOMEM only. */
-int hx_klog_scan(const char *text, size_t len, struct hx_klog_facts *out,
-                 struct hx_error *err) HX_MUST;
+/* Any bytes are fine; lines are cut at 1,024 bytes. With n > 0 addresses, faults of the IOMMU and
+ * of window allocation count only where a line names one of these functions. -ENOMEM only. */
+int hx_klog_scan(const char *text, size_t len, const struct hx_pci_address *cards, int n,
+                 struct hx_klog_facts *out, struct hx_error *err) HX_MUST;
 
 enum hx_xid_severity { HX_XID_NOTE, HX_XID_WARN, HX_XID_FAIL };
 enum hx_xid_severity hx_xid_severity(int number);

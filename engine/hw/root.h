@@ -29,9 +29,8 @@ bool hx_root_exists(const struct hx_root *root, const char *path);
 bool hx_root_is_folder(const struct hx_root *root, const char *path);
 
 /* At most max bytes of a file; pseudo files have no size, so it is read to its end. *out is NUL
- * terminated beyond *len, free with free(). Longer: -EFBIG. Reading stops after 5 s (-ETIMEDOUT)
- * only where the file is a pipe; a stuck driver blocks in the kernel: such paths are read in a
- * child process (hw/nvml.h). */
+ * terminated beyond *len, free with free(). Longer: -EFBIG; not a regular file: -EINVAL. A stuck
+ * driver blocks readers in the kernel: its answers are read in a child process (hw/nvml.h). */
 int hx_root_read(const struct hx_root *root, const char *path, size_t max, char **out, size_t *len,
                  struct hx_error *err) HX_MUST;
 /* A short text without white space at its end; cut at size - 1. Negative errno, out then "". */
