@@ -54,7 +54,9 @@ struct hx_index_args {
 
 struct hx_attend_args {
     const struct hx_batch *batch;
-    int layer, source, window;                          /* source -1: window only */
+    int layer, source, window; /* source -1: window only */
+    int block; /* 0: causal. A block of drafts: so many fresh rows of a sequence, which all its
+                * queries see, behind the `window` rows before them */
     const struct hx_tensor *q;                          /* BF16 [T, H, d] */
     const struct hx_tensor *fresh_codes, *fresh_scales; /* U8 rows of this pass, see first_row */
     const struct hx_tensor *sel;                        /* I32 [T, topk] */
@@ -94,6 +96,16 @@ struct hx_engram_args {
     struct hx_tensor *dot, *gate; /* F32 [T, S] */
 };
 
+/* One draft of every sequence, from the token before it (spec dspark.md section 2, step 6). */
+struct hx_markov_args {
+    const struct hx_weight *embed, *head; /* [n_vocab, rank] */
+    const struct hx_tensor *base;         /* F32 [N, block, n_vocab] */
+    int k;                                /* which draft, 0 to block - 1 */
+    struct hx_tensor *tokens; /* I32 [N, block + 1]: anchor, drafts; reads column k, writes k + 1 */
+    struct hx_tensor *latent; /* out: BF16 [N block, rank], embedding of column k */
+    struct hx_tensor *logits; /* out: F32 [N, block, n_vocab], base and correction */
+};
+
 #define DEV struct hx_device *dev
 #define ERR struct hx_error *err
 
@@ -123,8 +135,8 @@ struct hx_kernels {
     /* X[t] = post[t] y + sum_j comb[j][t] X[j], in place. */
     int (*hc_expand)(DEV, const struct hx_tensor *y, const struct hx_tensor *post,
                      const struct hx_tensor *comb, struct hx_tensor *streams, ERR);
-    /* out = mean of the streams, BF16 [T, D]. */
-    int (*stream_mean)(DEV, const struct hx_tensor *streams, struct hx_tensor *out, ERR);
+    /* out[t][slot] = mean of the streams of row t; out BF16 [T, slots, D]. */
+    int (*stream_mean)(DEV, const struct hx_tensor *streams, int slot, struct hx_tensor *out, ERR);
     /* Rows of x onto a grid. codes U8 [R, bytes], scales U8 [R, bytes]; value (may be NULL or x
      * itself): the quantised values, BF16. */
     int (*quantise)(DEV, enum hx_grid grid, const struct hx_tensor *x, struct hx_tensor *codes,
@@ -148,6 +160,11 @@ struct hx_kernels {
     int (*engram_rows)(DEV, const struct hx_tensor *codes, const struct hx_tensor *scales,
                        struct hx_tensor *v, ERR);
     int (*engram_gate)(DEV, const struct hx_engram_args *a, ERR);
+    /* The best token, the lower id among equals. -EDOM: a logit is NaN. */
+    int (*markov)(DEV, const struct hx_markov_args *a, ERR);
+    /* z[r] = w . (h[r], latent[r]); h BF16 [R, D], latent BF16 [R, rank], z F32 [R, 1]. */
+    int (*confidence)(DEV, const struct hx_weight *w, const struct hx_tensor *h,
+                      const struct hx_tensor *latent, struct hx_tensor *z, ERR);
     /* Keeps the rows row[0..n) (ascending) of x, in place; x->ne[0] becomes n. */
     int (*keep_rows)(DEV, struct hx_tensor *x, const int32_t *row, int n, ERR);
 };

@@ -37,7 +37,7 @@ static inline uint8_t *hx_kv_row_scale(const struct hx_kv_stream *s, int64_t j)
 
 /* All streams of one sequence, arrays indexed by layer (sources only where the layer is one). */
 struct hx_kv_view {
-    const struct hx_kv_stream *window; /* [n_layer] e4m3 + UE8M0 per 32 */
+    const struct hx_kv_stream *window; /* [n_layer + draft layers] e4m3 + UE8M0 per 32 */
     const struct hx_kv_stream *comp;   /* [n_layer] e2m1 + e4m3 per 16; valid for KV sources */
     const struct hx_kv_stream *key;    /* [n_layer] e2m1 + UE8M0 per 32; valid for KV sources */
     /* Open groups, ratio > 1 sources: float32 [8][2][head_dim] per source layer, by position mod 8.

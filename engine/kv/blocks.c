@@ -17,7 +17,7 @@ static int alloc_seq(struct hx_kv_pool *p, int i)
     s->table = malloc((size_t)p->n_blocks * sizeof(*s->table));
     s->tokens = malloc(n_tok * sizeof(*s->tokens)); /* touched as far as it is used */
     s->dead = malloc(n_tok);
-    s->window = calloc(n_layer, sizeof(*s->window));
+    s->window = calloc((size_t)p->layout.n_window, sizeof(*s->window));
     s->comp = calloc(n_layer, sizeof(*s->comp));
     s->key = calloc(n_layer, sizeof(*s->key));
     s->open = calloc(n_layer, sizeof(*s->open));
@@ -44,7 +44,7 @@ static void init_views(struct hx_kv_pool *p, struct hx_kv_seq *s)
     static const int32_t only_block[1] = {0};
     const struct hx_kv_layout *l = &p->layout;
     uint8_t *slot = hx_kv_slot(p, s->slot);
-    for (int il = 0; il < l->n_layer; il++) {
+    for (int il = 0; il < l->n_window; il++) {
         s->window[il] = (struct hx_kv_stream){slot + l->window_bytes * (size_t)il,
                                               only_block,
                                               l->ring_tok,
@@ -54,6 +54,8 @@ static void init_views(struct hx_kv_pool *p, struct hx_kv_seq *s)
                                               l->window.scale_offset,
                                               l->window.data_bytes,
                                               l->window.scale_bytes};
+    }
+    for (int il = 0; il < l->n_layer; il++) {
         if (l->comp[il].rows > 0) {
             s->comp[il] = block_stream(p, &l->comp[il], s->table);
             s->key[il] = block_stream(p, &l->key[il], s->table);

@@ -41,7 +41,8 @@ int hx_kv_layout_derive(const struct hx_hparams *hp, const struct hx_maps *maps,
         l.block_bytes = place(&l.key[il], l.block_bytes, rows, di / 2, di / 32);
     }
     l.window_bytes = place(&l.window, 0, l.ring_tok, d, d / 32);
-    l.slot_bytes = l.window_bytes * (size_t)hp->n_layer;
+    l.n_window = hp->n_layer + hp->n_draft_layer;
+    l.slot_bytes = l.window_bytes * (size_t)l.n_window;
     for (int il = 0; il < hp->n_layer; il++) {
         if (!maps->is_kv_source[il] || hp->ratio[il] < 2)
             continue;

@@ -13,6 +13,7 @@ struct hx_kv_part {
 
 struct hx_kv_layout {
     int n_layer, block_tok, ring_tok, window_tok;
+    int n_window; /* layers with a window ring: the drafter's come behind the backbone's */
     struct hx_kv_part comp[HX_MAX_LAYERS], key[HX_MAX_LAYERS]; /* rows 0: no source */
     size_t block_bytes;
     struct hx_kv_part window;          /* rows = ring_tok, of one layer */

@@ -15,8 +15,9 @@ struct hx_kv_seq {
     int32_t *tokens; /* [n_blocks x block_tok] */
     uint8_t *dead;
     struct hx_kv_view view;
-    struct hx_kv_stream *window, *comp, *key; /* [n_layer] */
-    float **open;                             /* [n_layer] */
+    struct hx_kv_stream *window;     /* [n_window] */
+    struct hx_kv_stream *comp, *key; /* [n_layer] */
+    float **open;                    /* [n_layer] */
 };
 
 struct hx_kv_snapshot {

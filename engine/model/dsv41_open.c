@@ -13,6 +13,11 @@ struct shape {
     int64_t d1, d2, d3;
 };
 
+static int most(int a, int b)
+{
+    return a > b ? a : b;
+}
+
 static void act_shapes(const struct hx_hparams *h, struct shape s[HX_ACT_MAX])
 {
     const enum hx_dtype bf = HX_DTYPE_BF16, f32 = HX_DTYPE_F32, u8 = HX_DTYPE_U8,
@@ -29,7 +34,6 @@ static void act_shapes(const struct hx_hparams *h, struct shape s[HX_ACT_MAX])
         [HX_ACT_COMB] = {f32, S, S, 0},
         [HX_ACT_X] = {bf, D, 0, 0},
         [HX_ACT_Y] = {bf, D, 0, 0},
-        [HX_ACT_MAIN] = {bf, D, 0, 0},
         [HX_ACT_QR] = {bf, h->q_lora, 0, 0},
         [HX_ACT_Q] = {bf, H, d, 0},
         [HX_ACT_O] = {bf, H, d, 0},
@@ -51,9 +55,9 @@ static void act_shapes(const struct hx_hparams *h, struct shape s[HX_ACT_MAX])
         [HX_ACT_IW] = {bf, Hi, 0, 0},
         [HX_ACT_TOPK] = {i32, h->index_topk, 0, 0},
         [HX_ACT_CAND] = {i32, h->candidate_source >= 0 ? h->candidate_blocks : 1, 0, 0},
-        [HX_ACT_ROUTE_SCORE] = {f32, h->n_expert, 0, 0},
-        [HX_ACT_ROUTE_EXPERT] = {i32, h->n_expert_used, 0, 0},
-        [HX_ACT_ROUTE_WEIGHT] = {f32, h->n_expert_used, 0, 0},
+        [HX_ACT_ROUTE_SCORE] = {f32, most(h->n_expert, h->draft_n_expert), 0, 0},
+        [HX_ACT_ROUTE_EXPERT] = {i32, most(h->n_expert_used, h->draft_n_expert_used), 0, 0},
+        [HX_ACT_ROUTE_WEIGHT] = {f32, most(h->n_expert_used, h->draft_n_expert_used), 0, 0},
         [HX_ACT_ENGRAM_CODES] = {u8, engram ? cols : 1, engram ? de : 1, 0},
         [HX_ACT_ENGRAM_SCALES] = {u8, engram ? cols : 1, engram ? de / 32 : 1, 0},
         [HX_ACT_ENGRAM_V] = {bf, engram ? cols * de : 1, 0, 0},
@@ -152,21 +156,27 @@ static int open_weights(struct hx_forward *f, const struct hx_model *m, struct h
 {
     static const enum hx_role expert_role[3] = {HX_T_EXPERT_W1, HX_T_EXPERT_W2, HX_T_EXPERT_W3};
     const struct hx_hparams *h = f->hp;
-    size_t n_layer = (size_t)h->n_layer, n_expert = (size_t)h->n_expert;
+    size_t n_layer = (size_t)(h->n_layer + h->n_draft_layer);
+    size_t n_table = (size_t)h->n_layer * (size_t)h->n_expert +
+                     (size_t)h->n_draft_layer * (size_t)h->draft_n_expert;
     f->embed = hx_model_weight(m, HX_T_EMBED, -1, -1);
     f->head = hx_model_weight(m, HX_T_HEAD, -1, -1);
     f->norm = hx_model_weight(m, HX_T_NORM, -1, -1);
     f->layer = calloc(n_layer, sizeof(*f->layer));
-    f->expert_table = calloc(n_layer * n_expert * 3, sizeof(struct hx_weight *));
+    f->expert_table = calloc(n_table * 3, sizeof(struct hx_weight *));
     if (!f->layer || !f->expert_table)
         return hx_fail(err, -ENOMEM, "out of memory");
     const struct hx_weight **at = f->expert_table;
-    for (int il = 0; il < h->n_layer; il++) {
+    for (int il = 0; il < h->n_layer + h->n_draft_layer; il++) {
+        struct hx_layer *l = &f->layer[il];
+        bool draft = il >= h->n_layer;
+        l->n_expert = draft ? h->draft_n_expert : h->n_expert;
+        l->n_expert_used = draft ? h->draft_n_expert_used : h->n_expert_used;
         for (int role = 0; role < HX_T_MAX; role++)
-            f->layer[il].w[role] = hx_model_weight(m, (enum hx_role)role, il, -1);
-        for (int i = 0; i < 3; i++, at += n_expert) {
-            f->layer[il].experts[i] = at;
-            for (int e = 0; e < h->n_expert; e++)
+            l->w[role] = hx_model_weight(m, (enum hx_role)role, il, -1);
+        for (int i = 0; i < 3; i++, at += l->n_expert) {
+            l->experts[i] = at;
+            for (int e = 0; e < l->n_expert; e++)
                 at[e] = hx_model_weight(m, expert_role[i], il, e);
         }
     }
@@ -174,8 +184,8 @@ static int open_weights(struct hx_forward *f, const struct hx_model *m, struct h
 }
 
 int hx_forward_open(const struct hx_model *m, const struct hx_backend *be, struct hx_device *dev,
-                    enum hx_mode mode, int max_tok, int max_seq, struct hx_forward **out,
-                    struct hx_error *err)
+                    enum hx_mode mode, int max_tok, int max_seq, bool drafts,
+                    struct hx_forward **out, struct hx_error *err)
 {
     if (max_tok < 1 || max_seq < 1 || max_tok > 1 << 20 || max_seq > 4096)
         return hx_fail(err, -EINVAL,
@@ -191,8 +201,12 @@ int hx_forward_open(const struct hx_model *m, const struct hx_backend *be, struc
     f->dev = dev;
     f->reference = mode == HX_MODE_REFERENCE;
     int r = open_weights(f, m, err);
+    drafts = drafts && f->hp->n_draft_layer > 0;
+    int max_rows = drafts ? most(max_tok, max_seq * f->hp->draft_block) : max_tok;
     if (r == 0)
-        r = open_acts(f, max_tok, err);
+        r = open_acts(f, max_rows, err);
+    if (r == 0 && drafts)
+        r = hx_draft_open(f, m, max_tok, max_seq, err);
     if (r == 0)
         r = open_rope(f, err);
     if (r == 0)
@@ -209,6 +223,7 @@ void hx_forward_close(struct hx_forward *f)
 {
     if (!f)
         return;
+    hx_draft_close(f);
     hx_row_sets_done(&f->rows);
     if (f->mem)
         f->be->free(f->mem);

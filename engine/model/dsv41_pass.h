@@ -13,7 +13,6 @@ enum hx_act {
     HX_ACT_COMB,
     HX_ACT_X, /* sublayer input */
     HX_ACT_Y, /* sublayer output */
-    HX_ACT_MAIN,
     HX_ACT_QR,
     HX_ACT_Q,
     HX_ACT_O,
@@ -53,6 +52,7 @@ enum hx_act {
 struct hx_layer {
     const struct hx_weight *w[HX_T_MAX]; /* by role; NULL where the layer has none */
     const struct hx_weight **experts[3]; /* w1, w2, w3: [n_expert] */
+    int n_expert, n_expert_used;
 };
 
 struct hx_forward {
@@ -63,13 +63,88 @@ struct hx_forward {
     struct hx_device *dev;
     bool reference;
     const struct hx_weight *embed, *head, *norm;
-    struct hx_layer *layer; /* [n_layer] */
+    struct hx_layer *layer; /* [n_layer + n_draft_layer] */
     const struct hx_weight **expert_table;
     struct hx_tensor act[HX_ACT_MAX]; /* ne[0]: room */
     struct hx_tensor freq[2];         /* F32 [rope_dim/2]: window-only layers, compressed layers */
     struct hx_buffer *mem;
     struct hx_row_sets rows;
+    struct hx_draft *draft; /* NULL: not wanted, or the model has no drafter */
     int64_t layer_rows;
 };
+
+/* The pass being queued and the layer it has reached. */
+struct hx_pass {
+    struct hx_forward *f;
+    const struct hx_forward_in *in; /* NULL: a block of drafts */
+    hx_tap_fn tap;
+    void *tap_user;
+    struct hx_error *err;
+    int il;                        /* present layer, for messages and taps; -1 outside */
+    const struct hx_layer *layer;  /* its weights */
+    const struct hx_tensor *freq;  /* its rotary table */
+    const struct hx_row_set *rows; /* rows that enter the layer */
+    const struct hx_row_set *out;  /* rows that leave it */
+    enum hx_act pre, pre_next;     /* coefficients of the site before, of this site */
+    struct hx_tensor score;        /* index scores, with a tap only */
+};
+
+/* Queues one kernel; an error names layer and operation. */
+#define HX_RUN(p, op, ...)                                                                         \
+    do {                                                                                           \
+        int run_r = (p)->f->k->op((p)->f->dev, __VA_ARGS__, (p)->err);                             \
+        if (run_r < 0)                                                                             \
+            return hx_wrap((p)->err, run_r, "layer %d: %s", (p)->il, #op);                         \
+    } while (0)
+
+/* Calls a step that returns 0 or a negative class. */
+#define HX_STEP(call)                                                                              \
+    do {                                                                                           \
+        int step_r = (call);                                                                       \
+        if (step_r < 0)                                                                            \
+            return step_r;                                                                         \
+    } while (0)
+
+/* A hyper-connection site of a layer: its weights, the names of its coefficients. */
+struct hx_site {
+    enum hx_role fn, base, scale;
+    const char *pre, *post, *comb; /* tap names */
+};
+extern const struct hx_site hx_site_attn, hx_site_ffn;
+
+/* The first n rows of an activation. */
+struct hx_tensor hx_pass_act(const struct hx_pass *p, enum hx_act which, int n);
+void hx_pass_tap(const struct hx_pass *p, const char *name, const struct hx_tensor *t);
+void hx_pass_tap_act(const struct hx_pass *p, const char *name, enum hx_act which, int n);
+const struct hx_weight *hx_pass_weight(const struct hx_pass *p, enum hx_role role);
+/* y = W x with the activation grid of the mode. */
+int hx_pass_linear(struct hx_pass *p, enum hx_role role, enum hx_act x, enum hx_act y, int n);
+int hx_pass_norm(struct hx_pass *p, const struct hx_weight *w, enum hx_act x, int n);
+int hx_pass_keep(struct hx_pass *p, enum hx_act which, int n_from, const struct hx_row_set *to);
+/* Sublayer input: streams collapsed with the coefficients of the site before, normed. */
+int hx_pass_collapse(struct hx_pass *p, const struct hx_weight *w, int n);
+int hx_pass_mix(struct hx_pass *p, const struct hx_site *s, int n);
+/* Streams of the next site; its coefficients become the ones handed on. */
+int hx_pass_expand(struct hx_pass *p, int n);
+int hx_pass_rope(struct hx_pass *p, enum hx_act which, const struct hx_batch *b, bool inverse);
+/* Window rows of p->rows from act X, quantised. */
+int hx_pass_window_rows(struct hx_pass *p);
+/* Rotated queries of p->out. */
+int hx_pass_queries(struct hx_pass *p);
+/* Quantised window rows into the ring. After the attention: it reads what these rows overwrite. */
+int hx_pass_store_window(struct hx_pass *p);
+int hx_pass_attn_out(struct hx_pass *p);
+int hx_pass_ffn(struct hx_pass *p);
+
+/* ---- drafter (dsv41_draft.c) ---- */
+
+/* max_rows: of one pass. */
+int hx_draft_open(struct hx_forward *f, const struct hx_model *m, int max_rows, int max_seq,
+                  struct hx_error *err) HX_MUST;
+void hx_draft_close(struct hx_forward *f);
+/* Called where the streams enter a target layer: keeps their means for hx_forward_keep_context. */
+int hx_draft_see_target(struct hx_pass *p, int slot);
+/* The rows of the pass became fewer behind a target layer. */
+int hx_draft_keep_rows(struct hx_pass *p, int n_from);
 
 #endif

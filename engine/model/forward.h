@@ -39,15 +39,35 @@ struct hx_forward_in {
 };
 
 struct hx_forward;
-/* Allocates all scratch memory for passes of up to max_tok rows in up to max_seq sequences. */
+/* Allocates all scratch memory for passes of up to max_tok rows in up to max_seq sequences. drafts:
+ * with the drafter. */
 int hx_forward_open(const struct hx_model *m, const struct hx_backend *be, struct hx_device *dev,
-                    enum hx_mode mode, int max_tok, int max_seq, struct hx_forward **out,
-                    struct hx_error *err) HX_MUST;
+                    enum hx_mode mode, int max_tok, int max_seq, bool drafts,
+                    struct hx_forward **out, struct hx_error *err) HX_MUST;
 void hx_forward_close(struct hx_forward *f);
 /* Writes KV rows of the new positions through the views. -EDOM: NaN where a choice is made (layer
  * named). */
 int hx_forward_run(struct hx_forward *f, const struct hx_forward_in *in,
                    struct hx_error *err) HX_MUST;
+
+/* ---- drafter (spec dspark.md); needs hx_forward_open with drafts ---- */
+
+/* Context rows of the last pass: the first n_keep[i] rows of its sequence i are committed. Rows
+ * that were rejected must never get here. The tap gets "main_x". */
+int hx_forward_keep_context(struct hx_forward *f, const int *n_keep, hx_tap_fn tap, void *tap_user,
+                            struct hx_error *err) HX_MUST;
+
+struct hx_draft_seq {
+    const struct hx_kv_view *kv;
+    int64_t n_past; /* committed positions */
+    int32_t anchor; /* newest token, at position n_past: its pass has not run */
+};
+/* A block of drafts behind the anchor of each sequence: tokens and raw confidences z, host, [n_seq]
+ * [draft_block] each. Writes no KV rows. The taps are those of layers n_layer, n_layer + 1, ... and
+ * "h", "base", "logits", "conf.z" of layer -1. */
+int hx_forward_draft(struct hx_forward *f, const struct hx_draft_seq *seq, int n_seq,
+                     int32_t *tokens, float *z, hx_tap_fn tap, void *tap_user,
+                     struct hx_error *err) HX_MUST;
 
 /* Layer outputs that the last pass computed, summed over its layers (rows x layers without the
  * short cut). */

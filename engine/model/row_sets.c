@@ -87,7 +87,7 @@ static void fill_set(struct hx_row_sets *s, const struct hx_forward_in *in, cons
     int n = 0;
     for (int i = 0; i < in->n_seq; i++)
         n += (int)(in->seq[i].n_past + in->seq[i].n_tok - first[i]);
-    *set = (struct hx_row_set){.first_pos = first};
+    *set = (struct hx_row_set){.first_pos = first, .first_of_pass = s->first};
     set->batch = (struct hx_batch){.n_row = n, .n_seq = in->n_seq, .kv = s->view};
     int32_t *seq = take(s, (size_t)n * 4, &set->batch.seq);
     int64_t *pos = take(s, (size_t)n * 8, &set->batch.pos);

@@ -12,6 +12,7 @@ struct hx_row_set {
         *window_row;          /* [n_row] absolute position to store, -1: overwritten in this pass */
     const int32_t *keep;      /* [n_row] index of each row in the set before; NULL in the first */
     const int64_t *first_pos; /* host [n_seq] */
+    const int64_t *first_of_pass; /* host [n_seq] first position of the whole pass */
 };
 
 struct hx_row_sets {

@@ -17,7 +17,10 @@ struct hx_rank {
     struct hx_engram_hash *hash;
     struct hx_engram_reader *reader;
     struct hx_forward_seq *seq; /* [max_seq] */
-    int32_t *token;             /* [max_tok] */
+    struct hx_draft_seq *draft; /* [max_seq] */
+    int *n_keep;                /* [max_seq] */
+    bool has_drafter;
+    int32_t *token; /* [max_tok] */
     uint8_t *dead;
     int32_t *history; /* [n_gram - 1 + max_tok] of one sequence */
     uint8_t *history_dead;
@@ -70,7 +73,9 @@ static int open_engram(struct hx_rank *r, struct hx_error *err)
 static int open_arrays(struct hx_rank *r, struct hx_error *err)
 {
     size_t n = (size_t)r->opt.max_tok, n_seq = (size_t)r->opt.max_seq;
-    bool ok = (r->seq = calloc(n_seq, sizeof(*r->seq))) && (r->token = calloc(n, 4)) &&
+    bool ok = (r->seq = calloc(n_seq, sizeof(*r->seq))) &&
+              (r->draft = calloc(n_seq, sizeof(*r->draft))) &&
+              (r->n_keep = calloc(n_seq, sizeof(*r->n_keep))) && (r->token = calloc(n, 4)) &&
               (r->dead = calloc(n, 1));
     if (ok && r->hash) {
         size_t cols = (size_t)hx_engram_n_cols(r->hash), width = (size_t)r->hp->engram_dim;
@@ -104,9 +109,10 @@ int hx_rank_open(const struct hx_rank_options *opt, struct hx_rank **out, struct
     }
     if (e == 0) {
         r->hp = hx_model_hparams(r->model);
+        r->has_drafter = opt->drafts && r->hp->n_draft_layer > 0;
         report(&r->opt, "memory", 0);
-        e = hx_forward_open(r->model, r->be, r->dev, opt->mode, opt->max_tok, opt->max_seq, &r->fwd,
-                            err);
+        e = hx_forward_open(r->model, r->be, r->dev, opt->mode, opt->max_tok, opt->max_seq,
+                            opt->drafts, &r->fwd, err);
     }
     if (e == 0)
         e = hx_kv_pool_open(r->hp, hx_model_maps(r->model), r->be, r->dev, &opt->kv, &r->kv, err);
@@ -140,6 +146,8 @@ void hx_rank_close(struct hx_rank *r)
         free(r->scales[i]);
     }
     free(r->seq);
+    free(r->draft);
+    free(r->n_keep);
     free(r->token);
     free(r->dead);
     free(r->history);
@@ -272,7 +280,44 @@ int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, 
         in.engram[i].scales = r->scales[i];
     }
     e = hx_forward_run(r->fwd, &in, err);
+    bool drafts = false;
+    for (int i = 0; i < n_seqs; i++) {
+        r->n_keep[i] = seqs[i].n_tok;
+        drafts = drafts || seqs[i].n_draft > 0;
+    }
+    if (e == 0 && r->has_drafter && !drafts)
+        e = hx_forward_keep_context(r->fwd, r->n_keep, tap, tap_user, err);
     for (int i = 0; e == 0 && i < n_seqs; i++)
         e = hx_kv_seq_commit(seqs[i].kv, seqs[i].tokens, seqs[i].dead, seqs[i].n_tok, err);
     return e;
+}
+
+int hx_rank_accept(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, const int *n_keep,
+                   struct hx_error *err)
+{
+    int e = 0;
+    for (int i = 0; e == 0 && i < n_seqs; i++) {
+        if (n_keep[i] < seqs[i].n_tok - seqs[i].n_draft || n_keep[i] > seqs[i].n_tok)
+            return hx_fail(err, -EINVAL,
+                           "sequence %d of a step: keeps %d of %d rows, %d of them drafts", i,
+                           n_keep[i], seqs[i].n_tok, seqs[i].n_draft);
+        if (n_keep[i] < seqs[i].n_tok)
+            e = hx_kv_seq_truncate(seqs[i].kv,
+                                   hx_kv_seq_len(seqs[i].kv) - seqs[i].n_tok + n_keep[i], err);
+    }
+    if (e == 0 && r->has_drafter)
+        e = hx_forward_keep_context(r->fwd, n_keep, NULL, NULL, err);
+    return e;
+}
+
+int hx_rank_draft(struct hx_rank *r, struct hx_kv_seq *const *seqs, const int32_t *anchors, int n,
+                  int32_t *tokens, float *z, hx_tap_fn tap, void *tap_user, struct hx_error *err)
+{
+    if (n < 1 || n > r->opt.max_seq)
+        return hx_fail(err, -EINVAL, "drafts for %d sequences: expected 1 to %d", n,
+                       r->opt.max_seq);
+    for (int i = 0; i < n; i++)
+        r->draft[i] =
+            (struct hx_draft_seq){hx_kv_seq_view(seqs[i]), hx_kv_seq_len(seqs[i]), anchors[i]};
+    return hx_forward_draft(r->fwd, r->draft, n, tokens, z, tap, tap_user, err);
 }

@@ -14,6 +14,7 @@ struct hx_rank_options {
     int max_tok; /* rows of one pass, all sequences together */
     int max_seq; /* sequences in one pass */
     int64_t max_context;
+    bool drafts; /* with the drafter, if the model has one */
     struct hx_kv_options kv;
     void (*progress)(void *user, const char *stage, double fraction); /* may be NULL */
     void *user;
@@ -35,12 +36,22 @@ struct hx_step_seq {
     int n_tok;
     int n_logits;           /* of the last n_logits rows */
     const uint16_t *embeds; /* BF16 [n_tok][n_embd], replace the embedding of dead rows; or NULL */
+    int n_draft;            /* of the last n_draft tokens nobody knows yet whether they stay */
 };
 /* Reserves KV, hashes and reads Engram rows, runs the pass, commits. logits: [sum
  * n_logits][n_vocab], host. On error nothing is committed (a full pool is -EAGAIN). tap may be
  * NULL; besides the forward pass's values it gets "engram.rows" (I64 [n_tok, cols]). */
 int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, float *logits,
                  hx_tap_fn tap, void *tap_user, struct hx_error *err) HX_MUST;
+/* After a step with drafts in any sequence, and only then: the first n_keep[i] rows of its sequence
+ * i stay, the others are taken back. */
+int hx_rank_accept(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, const int *n_keep,
+                   struct hx_error *err) HX_MUST;
+/* Drafts behind anchor[i], the newest token of sequence i, whose own pass has not run: tokens and
+ * raw confidences [n][draft_block]. */
+int hx_rank_draft(struct hx_rank *r, struct hx_kv_seq *const *seqs, const int32_t *anchors, int n,
+                  int32_t *tokens, float *z, hx_tap_fn tap, void *tap_user,
+                  struct hx_error *err) HX_MUST;
 /* hx_forward_layer_rows of the last step. */
 int64_t hx_rank_layer_rows(const struct hx_rank *r);
 

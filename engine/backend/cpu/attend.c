@@ -51,14 +51,16 @@ int hx_sink_attention(struct hx_device *dev, const float *q, int n_head, int d, 
     return 0;
 }
 
-/* Keys of one query row in listed order: window oldest first, then the selected rows ascending. */
+/* Keys of one query row in listed order: window oldest first, then the selected rows ascending. In
+ * a block of drafts the window ends before the block, and the whole block follows it. */
 static int gather_keys(const struct hx_attend_args *a, int t, int d, float *kv)
 {
     const struct hx_batch *b = a->batch;
     int seq = b->seq[t], n = 0;
-    int64_t pos = b->pos[t], first = pos - a->window + 1 > 0 ? pos - a->window + 1 : 0;
+    int64_t last = a->block ? b->first_pos[seq] + a->block - 1 : b->pos[t];
+    int64_t first = last - a->block - a->window + 1;
     const struct hx_kv_stream *ring = &b->kv[seq]->window[a->layer];
-    for (int64_t p = first; p <= pos; p++, n++) {
+    for (int64_t p = first > 0 ? first : 0; p <= last; p++, n++) {
         if (p < b->first_pos[seq]) {
             hx_dequant_fp8_b32(hx_kv_row_data(ring, p), hx_kv_row_scale(ring, p), d,
                                kv + (int64_t)n * d);
@@ -83,7 +85,7 @@ int hx_cpu_attend(struct hx_device *dev, const struct hx_attend_args *a, struct 
 {
     size_t mark = dev->used;
     int n_head = (int)a->q->ne[1], d = (int)a->q->ne[2], r = 0;
-    int64_t most = a->window + (a->source < 0 ? 0 : a->sel->ne[1]);
+    int64_t most = a->window + a->block + (a->source < 0 ? 0 : a->sel->ne[1]);
     float *kv = hx_scratch(dev, (size_t)most * (size_t)d * 4, err);
     float *q = kv ? hx_scratch(dev, (size_t)n_head * (size_t)d * 4, err) : NULL;
     float *sink = q ? hx_scratch(dev, (size_t)n_head * 4, err) : NULL;

@@ -86,7 +86,7 @@ HX_CPU_KERNEL(hc_collapse, const struct hx_tensor *streams, const struct hx_tens
               struct hx_tensor *x);
 HX_CPU_KERNEL(hc_expand, const struct hx_tensor *y, const struct hx_tensor *post,
               const struct hx_tensor *comb, struct hx_tensor *streams);
-HX_CPU_KERNEL(stream_mean, const struct hx_tensor *streams, struct hx_tensor *out);
+HX_CPU_KERNEL(stream_mean, const struct hx_tensor *streams, int slot, struct hx_tensor *out);
 HX_CPU_KERNEL(quantise, enum hx_grid grid, const struct hx_tensor *x, struct hx_tensor *codes,
               struct hx_tensor *scales, struct hx_tensor *value);
 HX_CPU_KERNEL(kv_store, const struct hx_kv_view *const *kv, enum hx_kv_which which, int layer,
@@ -102,6 +102,9 @@ HX_CPU_KERNEL(experts, const struct hx_experts_args *a);
 HX_CPU_KERNEL(engram_rows, const struct hx_tensor *codes, const struct hx_tensor *scales,
               struct hx_tensor *v);
 HX_CPU_KERNEL(engram_gate, const struct hx_engram_args *a);
+HX_CPU_KERNEL(markov, const struct hx_markov_args *a);
+HX_CPU_KERNEL(confidence, const struct hx_weight *w, const struct hx_tensor *h,
+              const struct hx_tensor *latent, struct hx_tensor *z);
 HX_CPU_KERNEL(keep_rows, struct hx_tensor *x, const int32_t *row, int n);
 
 /* Sinkhorn on [n][n] logits, in place (spec model.md 3.2). */

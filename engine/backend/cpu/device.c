@@ -103,6 +103,8 @@ static const struct hx_kernels kernels = {
     .experts = hx_cpu_experts,
     .engram_rows = hx_cpu_engram_rows,
     .engram_gate = hx_cpu_engram_gate,
+    .markov = hx_cpu_markov,
+    .confidence = hx_cpu_confidence,
     .keep_rows = hx_cpu_keep_rows,
 };
 

@@ -114,7 +114,7 @@ int hx_cpu_hc_expand(struct hx_device *dev, const struct hx_tensor *y, const str
     return 0;
 }
 
-int hx_cpu_stream_mean(struct hx_device *dev, const struct hx_tensor *streams,
+int hx_cpu_stream_mean(struct hx_device *dev, const struct hx_tensor *streams, int slot,
                        struct hx_tensor *out, struct hx_error *err)
 {
     (void)dev;
@@ -126,7 +126,7 @@ int hx_cpu_stream_mean(struct hx_device *dev, const struct hx_tensor *streams,
             double sum = 0;
             for (int64_t j = 0; j < n; j++)
                 sum += (double)hx_bf16_value(s[j * d + i]);
-            hx_u16(out)[t * d + i] = hx_bf16((float)(sum / (double)n));
+            hx_u16(out)[(t * out->ne[1] + slot) * d + i] = hx_bf16((float)(sum / (double)n));
         }
     }
     return 0;

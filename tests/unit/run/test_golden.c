@@ -7,7 +7,6 @@ struct recorder {
     struct hx_st_file *golden;
     const char *name; /* of the case */
     const char *mode;
-    int n_tok, n_target;
     int n_layer;
     int64_t n_arrays, n_values, n_equal;
     char drift[200]; /* first value that differs */
@@ -16,8 +15,6 @@ struct recorder {
     bool choice_differs; /* integers: rows, experts, blocks, bytes */
     uint8_t *q_codes;    /* of the layer, until its scales come */
     int64_t q_width;
-    uint16_t *main_rows; /* [n_tok][targets][D] */
-    int i_target;
 };
 
 static void record(struct recorder *r, const char *what, int layer, const void *got,
@@ -77,14 +74,6 @@ static void on_tap(void *user, const char *name, int layer, const struct hx_tens
     int64_t n = 1;
     for (int i = 0; i < got->n_dims; i++)
         n *= got->ne[i];
-    if (strcmp(name, "main") == 0) {
-        int64_t d = got->ne[1];
-        for (int64_t t = 0; t < got->ne[0]; t++)
-            memcpy(r->main_rows + (t * r->n_target + r->i_target) * d,
-                   (const uint16_t *)got->data + t * d, (size_t)d * 2);
-        r->i_target++;
-        return;
-    }
     if (strcmp(name, "index.q_codes") == 0) {
         r->q_width = got->ne[1] * got->ne[2];
         free(r->q_codes);
@@ -192,12 +181,8 @@ static void run_case(const char *dir, const char *file, const char *name, enum h
     int32_t *tokens = golden_get(prompts, &t, "%s.tokens", name);
     assert_non_null(tokens);
     int n = (int)t->ne[0];
-    r.n_tok = n;
-    r.n_target = h->n_target;
-    size_t main_size = (size_t)(n * h->n_target) * (size_t)h->n_embd;
-    r.main_rows = calloc(main_size, 2);
     float *logits = malloc((size_t)n * (size_t)h->n_vocab * 4);
-    assert_true(r.main_rows && logits);
+    assert_non_null(logits);
     struct hx_kv_seq *s = seq_new(rank);
     struct hx_step_seq q = {.kv = s, .tokens = tokens, .n_tok = n, .n_logits = n};
     uint8_t dead[64] = {0};
@@ -222,9 +207,6 @@ static void run_case(const char *dir, const char *file, const char *name, enum h
     assert_non_null(want);
     record(&r, "logits", -1, logits, want, HX_DTYPE_F32, (int64_t)n * h->n_vocab);
     struct compared c = compare(logits, want, HX_DTYPE_F32, (int64_t)n * h->n_vocab);
-    uint16_t *main_hidden = golden_get(r.golden, &t, "%s.%s.main_hidden", name, r.mode);
-    if (main_hidden)
-        record(&r, "main_hidden", -1, r.main_rows, main_hidden, HX_DTYPE_BF16, (int64_t)main_size);
     check_greedy(&r, rank, s, logits + (int64_t)(n - 1) * h->n_vocab);
     check_state(&r, rank, s);
     print_message("%s %s: %lld arrays, %lld of %lld values equal; logits relative RMS %.3g; "
@@ -242,11 +224,9 @@ static void run_case(const char *dir, const char *file, const char *name, enum h
     hx_st_close(r.golden);
     hx_st_close(prompts);
     free(tokens);
-    free(r.main_rows);
     free(r.q_codes);
     free(logits);
     free(want);
-    free(main_hidden);
     free(embeds);
 }
 

@@ -1,0 +1,363 @@
+/* The drafter's wiring (spec dspark.md sections 1 and 2): context rows of committed positions, and
+ * a block of drafts. Its layers are the backbone's without compressed rows and Engram; their
+ * weights, window rings and taps are those of layers n_layer, n_layer + 1, ... */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/dsv41_pass.h"
+
+#define ALIGN 256
+
+struct hx_draft {
+    const struct hx_weight *main_proj, *main_norm, *norm, *markov_embed, *markov_head, *confidence;
+    int first_target, last_target; /* layers */
+    int max_seq;
+    struct hx_tensor main;              /* BF16 [rows, n_target, D]: stream means */
+    struct hx_tensor base, logits;      /* F32 [n_seq, block, n_vocab] */
+    struct hx_tensor latent;            /* BF16 [n_seq block, rank] */
+    struct hx_tensor tokens;            /* I32 [n_seq, block + 1]: anchor, drafts, in arrays */
+    struct hx_tensor z;                 /* F32 [n_seq block] */
+    const struct hx_row_set *main_rows; /* rows of `main` in the last pass */
+    int64_t *end;                       /* host [max_seq]: behind the last pass's rows */
+    const struct hx_kv_view **view;     /* [max_seq] of the block */
+    struct hx_buffer *mem, *staging,
+        *arrays; /* staging and arrays: one layout on host and device */
+    size_t used;
+};
+
+/* ---- opening ---- */
+
+static size_t reserve(struct hx_tensor *t, enum hx_dtype dtype, int64_t d0, int64_t d1, int64_t d2,
+                      size_t at)
+{
+    *t = (struct hx_tensor){
+        .dtype = dtype, .n_dims = d2 > 1 ? 3 : 2, .ne = {d0, d1, d2, 1}, .data = NULL};
+    size_t bytes = hx_dtype_size(dtype) * (size_t)(d0 * d1 * d2);
+    return at + (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static int open_memory(struct hx_forward *f, int max_rows, struct hx_error *err)
+{
+    struct hx_draft *d = f->draft;
+    const struct hx_hparams *h = f->hp;
+    struct hx_tensor *t[] = {&d->main, &d->base, &d->logits, &d->latent, &d->z};
+    size_t end[sizeof(t) / sizeof(t[0])], at = 0;
+    int64_t n = d->max_seq, block = h->draft_block;
+    end[0] = at = reserve(t[0], HX_DTYPE_BF16, max_rows, h->n_target, h->n_embd, at);
+    end[1] = at = reserve(t[1], HX_DTYPE_F32, n, block, h->n_vocab, at);
+    end[2] = at = reserve(t[2], HX_DTYPE_F32, n, block, h->n_vocab, at);
+    end[3] = at = reserve(t[3], HX_DTYPE_BF16, n * block, h->markov_rank, 1, at);
+    end[4] = at = reserve(t[4], HX_DTYPE_F32, n * block, 1, 1, at);
+    reserve(&d->tokens, HX_DTYPE_I32, n, block + 1, 1, 0);
+    int r = f->be->alloc(f->dev, HX_MEM_DEVICE, at, &d->mem, err);
+    size_t arrays = (size_t)max_rows * 8 + (size_t)(n * block) * 20 + (size_t)n * 12 + 8 * ALIGN;
+    if (r == 0)
+        r = f->be->alloc(f->dev, HX_MEM_PINNED, arrays, &d->staging, err);
+    if (r == 0)
+        r = f->be->alloc(f->dev, HX_MEM_DEVICE, arrays, &d->arrays, err);
+    if (r < 0)
+        return hx_wrap(err, r, "drafter of %d sequences", d->max_seq);
+    for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++)
+        t[i]->data = (uint8_t *)f->be->address(d->mem) + (i ? end[i - 1] : 0);
+    return 0;
+}
+
+int hx_draft_open(struct hx_forward *f, const struct hx_model *m, int max_rows, int max_seq,
+                  struct hx_error *err)
+{
+    const struct hx_hparams *h = f->hp;
+    int first = h->n_layer, last = first + h->n_draft_layer - 1;
+    struct hx_draft *d = calloc(1, sizeof(*d));
+    f->draft = d;
+    if (!d)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    *d = (struct hx_draft){
+        .main_proj = hx_model_weight(m, HX_T_MAIN_PROJ, first, -1),
+        .main_norm = hx_model_weight(m, HX_T_MAIN_NORM, first, -1),
+        .norm = hx_model_weight(m, HX_T_DRAFT_NORM, last, -1),
+        .markov_embed = hx_model_weight(m, HX_T_MARKOV_EMBED, last, -1),
+        .markov_head = hx_model_weight(m, HX_T_MARKOV_HEAD, last, -1),
+        .confidence = hx_model_weight(m, HX_T_CONFIDENCE, last, -1),
+        .first_target = h->n_layer,
+        .max_seq = max_seq,
+    };
+    for (int i = 0; i < h->n_target; i++) {
+        int il = h->target_layer[i];
+        d->first_target = il < d->first_target ? il : d->first_target;
+        d->last_target = il > d->last_target ? il : d->last_target;
+    }
+    d->end = calloc((size_t)max_seq, sizeof(*d->end));
+    d->view = calloc((size_t)max_seq, sizeof(*d->view));
+    if (!d->end || !d->view)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    return open_memory(f, max_rows, err); /* the caller calls hx_draft_close in any case */
+}
+
+void hx_draft_close(struct hx_forward *f)
+{
+    struct hx_draft *d = f->draft;
+    if (!d)
+        return;
+    struct hx_buffer *buf[] = {d->mem, d->staging, d->arrays};
+    for (size_t i = 0; i < sizeof(buf) / sizeof(buf[0]); i++) {
+        if (buf[i])
+            f->be->free(buf[i]);
+    }
+    free(d->end);
+    free(d->view);
+    free(d);
+    f->draft = NULL;
+}
+
+/* n bytes in both buffers: host address, and the device address in *dev. */
+static void *take(struct hx_forward *f, size_t n, void *dev)
+{
+    struct hx_draft *d = f->draft;
+    uint8_t *host = (uint8_t *)f->be->address(d->staging) + d->used;
+    uint8_t *at = (uint8_t *)f->be->address(d->arrays) + d->used;
+    memcpy(dev, &at, sizeof(at));
+    d->used += (n + ALIGN - 1) / ALIGN * ALIGN;
+    return host;
+}
+
+static int send_arrays(struct hx_forward *f, struct hx_error *err)
+{
+    struct hx_draft *d = f->draft;
+    return f->be->upload(f->dev, f->be->address(d->arrays), f->be->address(d->staging), d->used,
+                         err);
+}
+
+/* ---- context ---- */
+
+static struct hx_tensor main_rows(const struct hx_pass *p, int n)
+{
+    struct hx_tensor t = p->f->draft->main;
+    t.ne[0] = n;
+    return t;
+}
+
+int hx_draft_see_target(struct hx_pass *p, int slot)
+{
+    struct hx_draft *d = p->f->draft;
+    int n = p->rows->batch.n_row;
+    struct hx_tensor streams = hx_pass_act(p, HX_ACT_STREAMS, n), means = main_rows(p, n);
+    HX_RUN(p, stream_mean, &streams, slot, &means);
+    if (p->il != d->last_target)
+        return 0;
+    d->main_rows = p->rows;
+    for (int i = 0; i < p->in->n_seq; i++)
+        d->end[i] = p->in->seq[i].n_past + p->in->seq[i].n_tok;
+    means.n_dims = 2;
+    means.ne[1] *= means.ne[2];
+    means.ne[2] = 1;
+    if (p->tap)
+        p->tap(p->tap_user, "main_hidden", -1, &means);
+    return 0;
+}
+
+int hx_draft_keep_rows(struct hx_pass *p, int n_from)
+{
+    const struct hx_draft *d = p->f->draft;
+    if (p->il < d->first_target || p->il >= d->last_target)
+        return 0;
+    struct hx_tensor means = main_rows(p, n_from);
+    HX_RUN(p, keep_rows, &means, p->out->keep, p->out->batch.n_row);
+    return 0;
+}
+
+/* Enters a draft layer. */
+static void enter(struct hx_pass *p, int i)
+{
+    p->il = p->f->hp->n_layer + i;
+    p->layer = &p->f->layer[p->il];
+    p->freq = &p->f->freq[0];
+}
+
+int hx_forward_keep_context(struct hx_forward *f, const int *n_keep, hx_tap_fn tap, void *tap_user,
+                            struct hx_error *err)
+{
+    struct hx_draft *d = f->draft;
+    if (!d || !d->main_rows)
+        return hx_fail(err, -EINVAL, "drafter context: no drafter, or no pass yet");
+    struct hx_row_set set = *d->main_rows;
+    struct hx_pass p = {
+        .f = f, .tap = tap, .tap_user = tap_user, .err = err, .il = -1, .rows = &set, .out = &set};
+    int n = set.batch.n_row;
+    d->used = 0;
+    int64_t *row = take(f, (size_t)n * 8, &set.window_row);
+    for (int i = 0, t = 0; i < set.batch.n_seq; i++) {
+        const struct hx_kv_view *kv = set.batch.kv[i];
+        int64_t ring = kv->window[f->hp->n_layer].ring, end = set.first_of_pass[i] + n_keep[i];
+        for (int64_t pos = set.first_pos[i]; pos < d->end[i]; pos++)
+            row[t++] = pos < end && (!ring || pos >= end - ring) ? pos : -1;
+    }
+    HX_STEP(send_arrays(f, err));
+    struct hx_tensor means = main_rows(&p, n), x = hx_pass_act(&p, HX_ACT_X, n);
+    HX_RUN(&p, linear, d->main_proj, f->reference, &means, &x);
+    HX_STEP(hx_pass_norm(&p, d->main_norm, HX_ACT_X, n));
+    hx_pass_tap(&p, "main_x", &x);
+    for (int i = 0; i < f->hp->n_draft_layer; i++) {
+        enter(&p, i);
+        HX_STEP(hx_pass_window_rows(&p));
+        HX_STEP(hx_pass_store_window(&p));
+    }
+    return f->be->sync(f->dev, err);
+}
+
+/* ---- a block of drafts ---- */
+
+/* Rows of the block: sequence after sequence, positions P to P + block - 1. */
+static int start_block(struct hx_pass *p, struct hx_row_set *set, const struct hx_draft_seq *seq,
+                       int n_seq)
+{
+    struct hx_forward *f = p->f;
+    struct hx_draft *d = f->draft;
+    int block = f->hp->draft_block, n = n_seq * block;
+    *set = (struct hx_row_set){.batch = {.n_row = n, .n_seq = n_seq, .kv = d->view}};
+    d->used = 0;
+    int32_t *of = take(f, (size_t)n * 4, &set->batch.seq);
+    int64_t *pos = take(f, (size_t)n * 8, &set->batch.pos);
+    int64_t *first_pos = take(f, (size_t)n_seq * 8, &set->batch.first_pos);
+    int32_t *first_row = take(f, (size_t)n_seq * 4, &set->batch.first_row);
+    int32_t *id, *token, *ids, *tokens;
+    ids = take(f, (size_t)n * 4, &id);
+    tokens = take(f, (size_t)n_seq * (size_t)(block + 1) * 4, &token);
+    d->tokens.data = token;
+    for (int i = 0; i < n_seq; i++) {
+        d->view[i] = seq[i].kv;
+        first_pos[i] = seq[i].n_past;
+        first_row[i] = i * block;
+        tokens[i * (block + 1)] = seq[i].anchor;
+        for (int k = 0; k < block; k++) {
+            of[i * block + k] = i;
+            pos[i * block + k] = seq[i].n_past + k;
+            ids[i * block + k] = k == 0 ? seq[i].anchor : f->hp->draft_noise_token;
+        }
+    }
+    HX_STEP(send_arrays(f, p->err));
+    struct hx_tensor streams = hx_pass_act(p, HX_ACT_STREAMS, n), pre = hx_pass_act(p, p->pre, n);
+    HX_RUN(p, embed, f->embed, id, &streams, &pre);
+    return 0;
+}
+
+/* Keys: the context's last window, then all rows of the block, for every query of it. */
+static int attend(struct hx_pass *p)
+{
+    const struct hx_hparams *h = p->f->hp;
+    int n = p->rows->batch.n_row;
+    struct hx_tensor q = hx_pass_act(p, HX_ACT_Q, n), o = hx_pass_act(p, HX_ACT_O, n),
+                     codes = hx_pass_act(p, HX_ACT_KV_CODES, n),
+                     scales = hx_pass_act(p, HX_ACT_KV_SCALES, n);
+    HX_RUN(p, attend,
+           &(struct hx_attend_args){.batch = &p->rows->batch,
+                                    .layer = p->il,
+                                    .source = -1,
+                                    .window = h->window,
+                                    .block = h->draft_block,
+                                    .q = &q,
+                                    .fresh_codes = &codes,
+                                    .fresh_scales = &scales,
+                                    .sink = hx_pass_weight(p, HX_T_ATTN_SINK),
+                                    .scale = (float)pow(h->head_dim, -0.5),
+                                    .o = &o});
+    return 0;
+}
+
+static int block_layer(struct hx_pass *p, int i)
+{
+    enter(p, i);
+    int n = p->rows->batch.n_row;
+    hx_pass_tap_act(p, "streams", HX_ACT_STREAMS, n);
+    HX_STEP(hx_pass_mix(p, &hx_site_attn, n));
+    HX_STEP(hx_pass_collapse(p, hx_pass_weight(p, HX_T_ATTN_NORM), n));
+    HX_STEP(hx_pass_window_rows(p));
+    hx_pass_tap_act(p, "block_codes", HX_ACT_KV_CODES, n);
+    hx_pass_tap_act(p, "block_scales", HX_ACT_KV_SCALES, n);
+    HX_STEP(hx_pass_queries(p));
+    HX_STEP(attend(p));
+    HX_STEP(hx_pass_attn_out(p));
+    hx_pass_tap_act(p, "attn.y", HX_ACT_Y, n);
+    HX_STEP(hx_pass_expand(p, n));
+    return hx_pass_ffn(p);
+}
+
+static int choose_tokens(struct hx_pass *p, int n_seq)
+{
+    struct hx_forward *f = p->f;
+    struct hx_draft *d = f->draft;
+    int n = p->rows->batch.n_row, block = f->hp->draft_block;
+    struct hx_tensor streams = hx_pass_act(p, HX_ACT_STREAMS, n), pre = hx_pass_act(p, p->pre, n),
+                     h = hx_pass_act(p, HX_ACT_X, n), hn = hx_pass_act(p, HX_ACT_Y, n),
+                     flat = d->base, base = d->base, logits = d->logits, latent = d->latent,
+                     tokens = d->tokens, z = d->z;
+    flat.n_dims = 2;
+    flat.ne[0] = n;
+    flat.ne[1] = flat.ne[2];
+    flat.ne[2] = 1;
+    base.ne[0] = logits.ne[0] = tokens.ne[0] = n_seq;
+    latent.ne[0] = z.ne[0] = n;
+    p->il = -1;
+    HX_RUN(p, hc_collapse, &streams, &pre, &h);
+    HX_RUN(p, rms_norm, d->norm, (float)f->hp->rms_eps, &h, &hn);
+    HX_RUN(p, linear, f->head, false, &hn, &flat);
+    for (int k = 0; k < block; k++)
+        HX_RUN(p, markov,
+               &(struct hx_markov_args){.embed = d->markov_embed,
+                                        .head = d->markov_head,
+                                        .base = &base,
+                                        .k = k,
+                                        .tokens = &tokens,
+                                        .latent = &latent,
+                                        .logits = &logits});
+    HX_RUN(p, confidence, d->confidence, &h, &latent, &z);
+    hx_pass_tap(p, "h", &h);
+    hx_pass_tap(p, "base", &base);
+    hx_pass_tap(p, "logits", &logits);
+    hx_pass_tap(p, "conf.z", &z);
+    return 0;
+}
+
+static int check_block(const struct hx_forward *f, const struct hx_draft_seq *seq, int n_seq,
+                       struct hx_error *err)
+{
+    if (!f->draft)
+        return hx_fail(err, -EINVAL, "drafts: this pass was opened without a drafter");
+    if (n_seq < 1 || n_seq > f->draft->max_seq)
+        return hx_fail(err, -EINVAL, "drafts for %d sequences: expected 1 to %d", n_seq,
+                       f->draft->max_seq);
+    for (int i = 0; i < n_seq; i++) {
+        if (seq[i].anchor < 0 || seq[i].anchor >= f->hp->n_vocab)
+            return hx_fail(err, -EINVAL, "drafts of sequence %d: token %d, expected 0 to %d", i,
+                           seq[i].anchor, f->hp->n_vocab - 1);
+    }
+    return 0;
+}
+
+int hx_forward_draft(struct hx_forward *f, const struct hx_draft_seq *seq, int n_seq,
+                     int32_t *tokens, float *z, hx_tap_fn tap, void *tap_user, struct hx_error *err)
+{
+    HX_STEP(check_block(f, seq, n_seq, err));
+    struct hx_draft *d = f->draft;
+    struct hx_row_set set;
+    struct hx_pass p = {.f = f,
+                        .tap = tap,
+                        .tap_user = tap_user,
+                        .err = err,
+                        .il = -1,
+                        .rows = &set,
+                        .out = &set,
+                        .pre = HX_ACT_PRE,
+                        .pre_next = HX_ACT_PRE2};
+    HX_STEP(start_block(&p, &set, seq, n_seq));
+    for (int i = 0; i < f->hp->n_draft_layer; i++)
+        HX_STEP(block_layer(&p, i));
+    HX_STEP(choose_tokens(&p, n_seq));
+    size_t block = (size_t)f->hp->draft_block, row = (block + 1) * sizeof(*tokens);
+    for (int i = 0; i < n_seq; i++)
+        HX_STEP(f->be->download(f->dev, tokens + (size_t)i * block,
+                                (const uint8_t *)d->tokens.data + (size_t)i * row + sizeof(*tokens),
+                                block * sizeof(*tokens), err));
+    HX_STEP(f->be->download(f->dev, z, d->z.data, (size_t)n_seq * block * sizeof(*z), err));
+    return f->be->sync(f->dev, err);
+}

@@ -1,0 +1,199 @@
+/* What a layer of the backbone and a layer of the drafter have in common: the two sites, window
+ * rows, output projection, experts (spec model.md 3.2 to 3.7). Each step queues kernels, nothing
+ * waits. */
+#include "model/dsv41_pass.h"
+
+struct hx_tensor hx_pass_act(const struct hx_pass *p, enum hx_act which, int n)
+{
+    struct hx_tensor t = p->f->act[which];
+    t.ne[0] = n;
+    return t;
+}
+
+void hx_pass_tap(const struct hx_pass *p, const char *name, const struct hx_tensor *t)
+{
+    if (p->tap)
+        p->tap(p->tap_user, name, p->il, t);
+}
+
+void hx_pass_tap_act(const struct hx_pass *p, const char *name, enum hx_act which, int n)
+{
+    struct hx_tensor t = hx_pass_act(p, which, n);
+    hx_pass_tap(p, name, &t);
+}
+
+const struct hx_weight *hx_pass_weight(const struct hx_pass *p, enum hx_role role)
+{
+    return p->layer->w[role];
+}
+
+int hx_pass_linear(struct hx_pass *p, enum hx_role role, enum hx_act x, enum hx_act y, int n)
+{
+    struct hx_tensor tx = hx_pass_act(p, x, n), ty = hx_pass_act(p, y, n);
+    HX_RUN(p, linear, hx_pass_weight(p, role), p->f->reference, &tx, &ty);
+    return 0;
+}
+
+int hx_pass_norm(struct hx_pass *p, const struct hx_weight *w, enum hx_act x, int n)
+{
+    struct hx_tensor t = hx_pass_act(p, x, n);
+    HX_RUN(p, rms_norm, w, (float)p->f->hp->rms_eps, &t, &t);
+    return 0;
+}
+
+int hx_pass_keep(struct hx_pass *p, enum hx_act which, int n_from, const struct hx_row_set *to)
+{
+    struct hx_tensor t = hx_pass_act(p, which, n_from);
+    HX_RUN(p, keep_rows, &t, to->keep, to->batch.n_row);
+    return 0;
+}
+
+/* ---- hyper-connection sites ---- */
+
+int hx_pass_collapse(struct hx_pass *p, const struct hx_weight *w, int n)
+{
+    struct hx_tensor streams = hx_pass_act(p, HX_ACT_STREAMS, n), pre = hx_pass_act(p, p->pre, n),
+                     x = hx_pass_act(p, HX_ACT_X, n);
+    HX_RUN(p, hc_collapse, &streams, &pre, &x);
+    return hx_pass_norm(p, w, HX_ACT_X, n);
+}
+
+const struct hx_site hx_site_attn = {HX_T_HC_ATTN_FN, HX_T_HC_ATTN_BASE, HX_T_HC_ATTN_SCALE,
+                                     "attn.pre",      "attn.post",       "attn.comb"};
+const struct hx_site hx_site_ffn = {HX_T_HC_FFN_FN, HX_T_HC_FFN_BASE, HX_T_HC_FFN_SCALE,
+                                    "ffn.pre",      "ffn.post",       "ffn.comb"};
+
+int hx_pass_mix(struct hx_pass *p, const struct hx_site *s, int n)
+{
+    struct hx_tensor streams = hx_pass_act(p, HX_ACT_STREAMS, n),
+                     pre = hx_pass_act(p, p->pre_next, n), post = hx_pass_act(p, HX_ACT_POST, n),
+                     comb = hx_pass_act(p, HX_ACT_COMB, n);
+    HX_RUN(p, hc_mix,
+           &(struct hx_hc_args){.streams = &streams,
+                                .fn = hx_pass_weight(p, s->fn),
+                                .base = hx_pass_weight(p, s->base),
+                                .scale = hx_pass_weight(p, s->scale),
+                                .iters = p->f->hp->hc_iters,
+                                .rms_eps = (float)p->f->hp->rms_eps,
+                                .hc_eps = (float)p->f->hp->hc_eps,
+                                .pre = &pre,
+                                .post = &post,
+                                .comb = &comb});
+    hx_pass_tap(p, s->pre, &pre);
+    hx_pass_tap(p, s->post, &post);
+    hx_pass_tap(p, s->comb, &comb);
+    return 0;
+}
+
+int hx_pass_expand(struct hx_pass *p, int n)
+{
+    struct hx_tensor y = hx_pass_act(p, HX_ACT_Y, n), post = hx_pass_act(p, HX_ACT_POST, n),
+                     comb = hx_pass_act(p, HX_ACT_COMB, n),
+                     streams = hx_pass_act(p, HX_ACT_STREAMS, n);
+    HX_RUN(p, hc_expand, &y, &post, &comb, &streams);
+    enum hx_act t = p->pre;
+    p->pre = p->pre_next;
+    p->pre_next = t;
+    return 0;
+}
+
+/* ---- attention ---- */
+
+int hx_pass_rope(struct hx_pass *p, enum hx_act which, const struct hx_batch *b, bool inverse)
+{
+    struct hx_tensor t = hx_pass_act(p, which, b->n_row);
+    HX_RUN(p, rope, &t, b->pos, p->freq, inverse);
+    return 0;
+}
+
+int hx_pass_window_rows(struct hx_pass *p)
+{
+    int n = p->rows->batch.n_row;
+    HX_STEP(hx_pass_linear(p, HX_T_ATTN_WKV, HX_ACT_X, HX_ACT_KV, n));
+    HX_STEP(hx_pass_norm(p, hx_pass_weight(p, HX_T_ATTN_KV_NORM), HX_ACT_KV, n));
+    HX_STEP(hx_pass_rope(p, HX_ACT_KV, &p->rows->batch, false));
+    struct hx_tensor kv = hx_pass_act(p, HX_ACT_KV, n), codes = hx_pass_act(p, HX_ACT_KV_CODES, n),
+                     scales = hx_pass_act(p, HX_ACT_KV_SCALES, n);
+    HX_RUN(p, quantise, HX_GRID_FP8_B32, &kv, &codes, &scales, NULL);
+    return 0;
+}
+
+int hx_pass_store_window(struct hx_pass *p)
+{
+    int n = p->rows->batch.n_row;
+    struct hx_tensor codes = hx_pass_act(p, HX_ACT_KV_CODES, n),
+                     scales = hx_pass_act(p, HX_ACT_KV_SCALES, n);
+    HX_RUN(p, kv_store, p->rows->batch.kv, HX_KV_WINDOW, p->il, p->rows->batch.seq,
+           p->rows->window_row, &codes, &scales);
+    return 0;
+}
+
+int hx_pass_queries(struct hx_pass *p)
+{
+    int n = p->out->batch.n_row;
+    HX_STEP(hx_pass_linear(p, HX_T_ATTN_WQ_A, HX_ACT_X, HX_ACT_QR, n));
+    HX_STEP(hx_pass_norm(p, hx_pass_weight(p, HX_T_ATTN_Q_NORM), HX_ACT_QR, n));
+    HX_STEP(hx_pass_linear(p, HX_T_ATTN_WQ_B, HX_ACT_QR, HX_ACT_Q, n));
+    HX_STEP(hx_pass_rope(p, HX_ACT_Q, &p->out->batch, false));
+    hx_pass_tap_act(p, "attn.qr", HX_ACT_QR, n);
+    hx_pass_tap_act(p, "attn.q", HX_ACT_Q, n);
+    return 0;
+}
+
+int hx_pass_attn_out(struct hx_pass *p)
+{
+    int n = p->out->batch.n_row, n_group = p->f->hp->o_groups;
+    HX_STEP(hx_pass_rope(p, HX_ACT_O, &p->out->batch, true));
+    struct hx_tensor o = hx_pass_act(p, HX_ACT_O, n), a = hx_pass_act(p, HX_ACT_OA, n);
+    HX_RUN(p, linear_grouped, hx_pass_weight(p, HX_T_ATTN_WO_A), n_group, &o, &a);
+    return hx_pass_linear(p, HX_T_ATTN_WO_B, HX_ACT_OA, HX_ACT_Y, n);
+}
+
+/* ---- experts ---- */
+
+int hx_pass_ffn(struct hx_pass *p)
+{
+    const struct hx_hparams *h = p->f->hp;
+    int n = p->out->batch.n_row;
+    HX_STEP(hx_pass_mix(p, &hx_site_ffn, n));
+    HX_STEP(hx_pass_collapse(p, hx_pass_weight(p, HX_T_FFN_NORM), n));
+    struct hx_tensor z = hx_pass_act(p, HX_ACT_X, n), y = hx_pass_act(p, HX_ACT_Y, n),
+                     score = hx_pass_act(p, HX_ACT_ROUTE_SCORE, n),
+                     sel = hx_pass_act(p, HX_ACT_ROUTE_EXPERT, n),
+                     w = hx_pass_act(p, HX_ACT_ROUTE_WEIGHT, n);
+    score.ne[1] = p->layer->n_expert;
+    sel.ne[1] = w.ne[1] = p->layer->n_expert_used;
+    HX_RUN(p, route,
+           &(struct hx_route_args){.z = &z,
+                                   .gate = hx_pass_weight(p, HX_T_GATE),
+                                   .bias = hx_pass_weight(p, HX_T_GATE_BIAS),
+                                   .bias_vl = hx_pass_weight(p, HX_T_GATE_BIAS_VL),
+                                   .dead = p->out->batch.dead,
+                                   .temp = (float)h->gate_temp,
+                                   .route_scale = (float)h->route_scale,
+                                   .norm = h->norm_topk_prob,
+                                   .sel = &sel,
+                                   .weight = &w,
+                                   .score = &score});
+    const struct hx_weight **const *e = p->layer->experts;
+    HX_RUN(p, experts,
+           &(struct hx_experts_args){.z = &z,
+                                     .w1 = e[0],
+                                     .w2 = e[1],
+                                     .w3 = e[2],
+                                     .n_expert = p->layer->n_expert,
+                                     .sel = &sel,
+                                     .weight = &w,
+                                     .s1 = hx_pass_weight(p, HX_T_SHARED_W1),
+                                     .s2 = hx_pass_weight(p, HX_T_SHARED_W2),
+                                     .s3 = hx_pass_weight(p, HX_T_SHARED_W3),
+                                     .limit = (float)h->swiglu_limit,
+                                     .quantise = p->f->reference,
+                                     .y = &y});
+    hx_pass_tap(p, "ffn.x", &z);
+    hx_pass_tap(p, "router.score", &score);
+    hx_pass_tap(p, "router.expert", &sel);
+    hx_pass_tap(p, "router.weight", &w);
+    hx_pass_tap(p, "ffn.y", &y);
+    return hx_pass_expand(p, n);
+}
