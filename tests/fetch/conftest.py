@@ -121,9 +121,23 @@ class Fetch:
         assert not list(self.models.rglob("*.part")) and not list(self.models.rglob("*.journal"))
 
     def check_invisible(self):
-        """Nobody sees a model that is not whole."""
-        assert not self.model.exists()
+        """Nobody sees a model that is not whole: the folder is not there, or says that it is not complete."""
         assert not os.path.lexists(self.models / "current")
+        if self.model.exists():
+            assert json.loads((self.model / "state.json").read_text())["complete"] is False
+            assert not list(self.model.rglob("*.part"))
+
+    def check_sane(self):
+        """At any moment: the model is whole or nobody sees it. Every file under its own name is right."""
+        if os.path.lexists(self.models / "current"):
+            locks.check_folder(self.lock, list(self.hubs[0].repositories.values()), self.model)
+        else:
+            self.check_invisible()
+        sources = dict(zip((s["id"] for s in self.lock["sources"]), self.hubs[0].repositories.values(), strict=True))
+        for e in self.lock["files"]:
+            for folder in (self.incoming, self.model):
+                if (folder / e["out"]).exists():
+                    locks.check_file(e, sources[e["source"]].files[e["path"]], folder / e["out"])
 
     def stop(self):
         for p in self.processes:
