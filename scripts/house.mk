@@ -12,7 +12,7 @@ help:
 	@echo "make format             clang-format over the sources"
 	@echo "make fuzz FUZZ_SECONDS=600 [FUZZ=name]   each fuzz target for that long; fuzz-smoke: seconds"
 	@echo "make test-hostile       broken model folders"
-	@echo "make test-fetch         hx-fetch against a hub with faults; test-fetch-long: 200 kills, a disk that fails at every step (minutes)"
+	@echo "make test-hub           hx-fetch against a hub with faults; test-fetch-long: 200 kills, a disk that fails at every step (minutes)"
 	@echo "make man                manual pages, in $(BUILD)/man"
 	@echo "make install DESTDIR=   programs and manual pages below DESTDIR$(PREFIX)"
 	@echo "make dist               source archive of the last commit, in $(BUILD)"
