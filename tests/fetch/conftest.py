@@ -245,8 +245,8 @@ def certificate(folder, name="IP:127.0.0.1", days=2, start=None):
     (folder / "index").write_text("")
     (folder / "serial").write_text("01\n")
     config = folder / "ca.conf"
-    config.write_text(f"[ca]\ndefault_ca=d\n[d]\ndatabase={folder}/index\nserial={folder}/serial\nnew_certs_dir={folder}\n"
-                      "default_md=sha256\npolicy=p\n[p]\ncommonName=supplied\n")
+    config.write_text(f"[ca]\ndefault_ca=d\n[d]\ndatabase={folder}/index\nserial={folder}/serial\n"
+                      f"new_certs_dir={folder}\ndefault_md=sha256\npolicy=p\n[p]\ncommonName=supplied\n")
     dates = [time.strftime("%Y%m%d%H%M%SZ", time.gmtime(time.time() + d * 86400)) for d in (start, start + days)]
     openssl("ca", "-batch", "-config", str(config), "-in", request, "-cert", ca, "-keyfile", ca_key, "-out", cert,
             "-startdate", dates[0], "-enddate", dates[1], "-extfile", str(extensions), "-notext")

@@ -434,8 +434,9 @@ class Port:
         return self.send(s, request, answer)
 
     def name_of(self, path):
+        # /blob/OWNER/NAME/... or /OWNER/NAME/resolve/COMMIT/...
         words = urllib.parse.unquote(path).split("/")
-        if words[1:2] == ["blob"] or words[3:4] == ["resolve"]:     # /blob/OWNER/NAME/..., /OWNER/NAME/resolve/COMMIT/...
+        if words[1:2] == ["blob"] or words[3:4] == ["resolve"]:
             return "/".join(words[4:] if words[1] == "blob" else words[5:])
         return "/".join(words[3:]) if self.hub.kind == "plain" else "/".join(words)
 

@@ -147,5 +147,6 @@ def from_demo(folder):
               ("svh", ("F16", [128], bytes(256))), ("mul1", ("I32", [], bytes(4))))}
     names = list(experts)
     half = len(names) // 2
-    pack = [safetensors(decoy | {k: experts[k] for k in names[:half]}), safetensors({k: experts[k] for k in names[half:]})]
+    pack = [safetensors(decoy | {k: experts[k] for k in names[:half]}),
+            safetensors({k: experts[k] for k in names[half:]})]
     return pair(with_shards(small, shards), with_shards({}, pack))

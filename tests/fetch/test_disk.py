@@ -302,6 +302,27 @@ def test_every_operation_fails_once(make_hub, make_fetch, faulty, small):
         n += 7
 
 
+@FUSE
+def test_stick_is_pulled_and_comes_back(hub, make_fetch, small, faulty):
+    """Reading the medium fails in the middle; the next import goes on where it was."""
+    for path, f in small[0].files.items():
+        (faulty.below / path).parent.mkdir(parents=True, exist_ok=True)
+        (faulty.below / path).write_bytes(f.read())
+    fetch = make_fetch(hub)
+    faulty.fault("read after=40 error=ENODEV")
+    p = fetch.start("import", str(faulty.point))
+    wait_for(lambda: p.poll() is not None or "medium" in p.err.read_text() + p.out.read_text())
+    if p.poll() is None:
+        p.terminate()
+    fetch.wait(p, 10)
+    fetch.check_invisible()
+    faulty.fault("")
+    fetch.run("import", str(faulty.point), code=None)
+    fetch.run()
+    fetch.check()
+    assert not hub.requests("cdn", "-of-00018")
+
+
 def test_models_folder_missing_and_not_to_be_made(make_hub, make_fetch):
     fetch = make_fetch(make_hub())
     fetch.options["models"] = "/proc/nowhere/models"
@@ -313,6 +334,17 @@ def test_models_folder_is_a_file(make_hub, make_fetch):
     (fetch.folder / "file").write_text("")
     fetch.options["models"] = fetch.folder / "file"
     fetch.refused(str(fetch.folder / "file"))
+
+
+@pytest.mark.skipif("san-" in os.environ["HX_FETCH"], reason="sanitizers need memory of their own")
+def test_memory_stays_small(make_hub, make_fetch, demo):
+    fetch = make_fetch(make_hub(*copy_of(demo)))
+    p = fetch.start()
+    _, status, usage = os.wait4(p.pid, 0)
+    p.returncode = os.waitstatus_to_exitcode(status)
+    assert p.returncode == 0, p.err.read_text()
+    fetch.check()
+    assert usage.ru_maxrss < 128 << 10, usage.ru_maxrss
 
 
 def test_lock_of_tests_covers_all_groups(small):
