@@ -16,6 +16,8 @@ AR     ?= ar
 PYTHON ?= /usr/bin/python3
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# Date of the source, Unix time: a clock before it is wrong.
+SOURCE_TIME := $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
 CFLAGS  ?= -O2 -g
 # No contraction and no fast math: the CPU back end is the oracle of every other back end.
@@ -84,7 +86,7 @@ $(O)/obj/%.o: %.c $(O)/gen/hx/build_facts.h
 # Rewritten only when the version changed, so that nothing is rebuilt for nothing.
 $(O)/gen/hx/build_facts.h: FORCE
 	@mkdir -p $(@D)
-	@printf '#define HX_BUILD_VERSION "%s"\n#define HX_BUILD_VARIANT "%s"\n#define HX_BUILD_DATA "%s"\n' '$(VERSION)' '$(VARIANT)' '$(BUILD)/data' > $@.new; \
+	@printf '#define HX_BUILD_VERSION "%s"\n#define HX_BUILD_VARIANT "%s"\n#define HX_BUILD_DATA "%s"\n#define HX_BUILD_TIME %s\n' '$(VERSION)' '$(VARIANT)' '$(BUILD)/data' '$(SOURCE_TIME)' > $@.new; \
 	 if cmp -s $@.new $@; then rm -f $@.new; else mv $@.new $@; fi
 FORCE:
 .PHONY: FORCE

@@ -22,7 +22,7 @@ scripts=$(git ls-files '*.sh' '.ci/run')
 flags="-std=gnu17 -D_GNU_SOURCE -Iengine/include -Iengine -Iinstaller -Ip2p -Ifirmware-tools -Itests -I$logs/gen"
 # The generated header, for tools that look at single files.
 mkdir -p "$logs/gen/hx"
-printf '#define HX_BUILD_VERSION "lint"\n#define HX_BUILD_VARIANT "lint"\n#define HX_BUILD_DATA "lint"\n' \
+printf '#define HX_BUILD_VERSION "lint"\n#define HX_BUILD_VARIANT "lint"\n#define HX_BUILD_DATA "lint"\n#define HX_BUILD_TIME 0\n' \
     >"$logs/gen/hx/build_facts.h"
 
 # check NAME COMMAND...: the verdict is its exit status, its output is shown if it failed.

@@ -320,3 +320,16 @@ int hx_remotes_choose(struct hx_remotes *r, struct hx_remote_file *f, uint32_t a
     }
     return best.endpoint;
 }
+
+void hx_fetch_certificate_text(double now, double built, const char *tls, char *out, size_t n)
+{
+    char plain[160];
+    size_t i = 0;
+    for (; tls[i] && i < sizeof(plain) - 1; i++)
+        plain[i] = (unsigned char)tls[i] < ' ' || (unsigned char)tls[i] > 0x7e ? ' ' : tls[i];
+    plain[i] = '\0';
+    snprintf(out, n, "its certificate is not accepted (%s)%s", plain,
+             now < built
+                 ? "; this machine's clock is before the date of this program: set the clock"
+                 : "");
+}

@@ -110,4 +110,8 @@ void hx_host_out(struct hx_host *h, int r, const char *why);
 void hx_host_wait(struct hx_host *h, enum hx_bucket_kind kind, double until);
 double hx_host_free_at(const struct hx_host *h, enum hx_bucket_kind kind);
 
+/* What to say about a certificate that was not accepted: a clock before the build's date is the
+ * likely cause then. Unix times; tls: the library's own words. */
+void hx_fetch_certificate_text(double now, double built, const char *tls, char *out, size_t n);
+
 #endif
