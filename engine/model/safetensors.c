@@ -11,7 +11,8 @@
 #include "base/file.h"
 #include "base/json_read.h"
 
-#define MAX_TENSORS (1u << 20)
+#define MAX_TENSORS    (1u << 20)
+#define MAX_ENTRY_KEYS 16
 
 struct hx_st_file {
     char *path;
@@ -103,6 +104,35 @@ static int by_name(const void *a, const void *b, void *user)
     return strcmp(t[*(const uint32_t *)a].name, t[*(const uint32_t *)b].name);
 }
 
+/* Readers that take the first of two equal keys and readers that take the last would not agree. */
+static int check_entry_keys(const char *label, const char *name, struct hx_jv v,
+                            struct hx_error *err)
+{
+    if (hx_jv_count(v) > MAX_ENTRY_KEYS)
+        return hx_fail(err, -EINVAL, "%s: tensor '%s' has more than %d keys", label, name,
+                       MAX_ENTRY_KEYS);
+    for (struct hx_jv m = hx_jv_first(v); m.doc; m = hx_jv_next(m)) {
+        size_t len;
+        const char *key = hx_jv_str(hx_jv_key(m), &len);
+        if (hx_jv_get_n(v, key, len).at != m.at)
+            return hx_fail(err, -EINVAL, "%s: tensor '%s' has the key '%.*s' twice", label, name,
+                           len > 40 ? 40 : (int)len, key);
+    }
+    return 0;
+}
+
+static int check_metadata(const char *label, struct hx_jv v, struct hx_error *err)
+{
+    if (hx_jv_type(v) != HX_JSON_OBJECT)
+        return hx_fail(err, -EINVAL, "%s: __metadata__ is not an object", label);
+    for (struct hx_jv m = hx_jv_first(v); m.doc; m = hx_jv_next(m)) {
+        if (hx_jv_type(m) != HX_JSON_STRING)
+            return hx_fail(err, -EINVAL, "%s: __metadata__ holds %s, expected strings only", label,
+                           hx_json_type_name(hx_jv_type(m)));
+    }
+    return 0;
+}
+
 /* The data area must be covered without overlap or hole. */
 static int check_layout(struct hx_st_file *f, const char *label, uint64_t start, uint64_t file_size,
                         struct hx_error *err)
@@ -149,8 +179,9 @@ static int fill(struct hx_st_file *f, const char *label, struct hx_jv root, uint
         size_t len;
         const char *key = hx_jv_str(hx_jv_key(m), &len);
         if (len == 12 && memcmp(key, "__metadata__", 12) == 0) {
-            if (hx_jv_type(m) != HX_JSON_OBJECT)
-                return hx_fail(err, -EINVAL, "%s: __metadata__ is not an object", label);
+            int r = check_metadata(label, m, err);
+            if (r < 0)
+                return r;
             continue;
         }
         if (len == 0 || len >= HX_ST_MAX_NAME || memchr(key, 0, len))
@@ -165,7 +196,9 @@ static int fill(struct hx_st_file *f, const char *label, struct hx_jv root, uint
         if (hx_jv_type(m) != HX_JSON_OBJECT)
             return hx_fail(err, -EINVAL, "%s: tensor '%s' is not described by an object", label,
                            t->name);
-        int r = parse_tensor(label, t->name, m, start, file_size - start, t, err);
+        int r = check_entry_keys(label, t->name, m, err);
+        if (r == 0)
+            r = parse_tensor(label, t->name, m, start, file_size - start, t, err);
         if (r < 0)
             return r;
         f->n++;
@@ -178,12 +211,16 @@ static int fill(struct hx_st_file *f, const char *label, struct hx_jv root, uint
 int hx_st_parse(const char *label, const uint8_t *header, size_t len, uint64_t file_size,
                 struct hx_st_file **out, struct hx_error *err)
 {
-    const struct hx_json_limits limits = {HX_ST_MAX_HEADER, 16u * MAX_TENSORS, 8, 0};
+    const struct hx_json_limits limits = {HX_ST_MAX_HEADER, 16u * MAX_TENSORS, 4, 0};
     struct hx_json *doc = NULL;
     struct hx_st_file *f = NULL;
     int r = hx_json_parse((const char *)header, len, &limits, &doc, err);
     if (r < 0) {
         hx_wrap(err, r, "%s: header", label);
+        goto out;
+    }
+    if (header[0] != '{') {
+        r = hx_fail(err, -EINVAL, "%s: the header does not start with '{'", label);
         goto out;
     }
     if (hx_jv_type(hx_json_root(doc)) != HX_JSON_OBJECT) {

@@ -19,6 +19,8 @@ static const struct {
     const char *usage, *about;
 } commands[] = {
     {"plan", hx_fetch_cmd_plan, "", "what would be downloaded, from where and to where"},
+    {"lock", hx_fetch_cmd_lock, "--official OWNER/NAME@COMMIT --exl3 OWNER/NAME@COMMIT --out FILE",
+     "make a lock file from what the repositories say about themselves"},
 };
 
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
