@@ -219,12 +219,12 @@ int hx_st_parse(const char *label, const uint8_t *header, size_t len, uint64_t f
         hx_wrap(err, r, "%s: header", label);
         goto out;
     }
-    if (header[0] != '{') {
-        r = hx_fail(err, -EINVAL, "%s: the header does not start with '{'", label);
-        goto out;
-    }
     if (hx_jv_type(hx_json_root(doc)) != HX_JSON_OBJECT) {
         r = hx_fail(err, -EINVAL, "%s: the header is not an object", label);
+        goto out;
+    }
+    if (header[0] != '{') {
+        r = hx_fail(err, -EINVAL, "%s: the header does not start with '{'", label);
         goto out;
     }
     f = calloc(1, sizeof(*f));

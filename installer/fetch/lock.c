@@ -456,11 +456,12 @@ static int check_outputs(struct place *at, const struct hx_lock *lock)
             ? bad(at, "files", "more than %u chunks in all; use a larger chunk", HX_LOCK_MAX_CHUNKS)
             : check_twice(at, "out", names, lock->n_files);
     for (size_t i = 0; r == 0 && i < lock->n_files; i++) {
-        for (char *slash = strchr(names[i], '/'); r == 0 && slash; slash = strchr(slash + 1, '/')) {
+        char folder[256], *key = folder;
+        snprintf(folder, sizeof(folder), "%s", names[i]);
+        for (char *slash; r == 0 && (slash = strrchr(folder, '/'));) {
             *slash = '\0';
-            if (bsearch(&names[i], names, lock->n_files, sizeof(*names), by_name))
-                r = bad(at, "out", "'%s' is a file and the folder of another", names[i]);
-            *slash = '/';
+            if (bsearch(&key, names, lock->n_files, sizeof(*names), by_name))
+                r = bad(at, "out", "'%s' is a file and the folder of another", folder);
         }
     }
     free(names);

@@ -41,7 +41,7 @@ static void help(FILE *to)
         "  --accept-licences      the licences have been read and are accepted\n"
         "  --json                 results for machines\n"
         "  --force                go on where a check has a way round\n"
-        "  --conf FILE            instead of " CONF_FILE " and " CONF_FOLDER "\n"
+        "  --config FILE          instead of " CONF_FILE " and " CONF_FOLDER "\n"
         "  --fetch.KEY=VALUE      any option of fetch.conf\n"
         "  --print-conf           the options in force\n"
         "  --help, --version\n\n"
@@ -85,11 +85,11 @@ static int read_conf(struct hx_fetch_cli *cli, const char *conf_file, struct hx_
 static int find_conf(int argc, char **argv, const char **file)
 {
     for (int i = 2; i < argc; i++) {
-        if (strncmp(argv[i], "--conf=", 7) == 0)
-            *file = argv[i] + 7;
-        if (strcmp(argv[i], "--conf") == 0) {
+        if (strncmp(argv[i], "--config=", 9) == 0)
+            *file = argv[i] + 9;
+        if (strcmp(argv[i], "--config") == 0) {
             if (i + 1 == argc)
-                return hx_fetch_usage("--conf needs a file");
+                return hx_fetch_usage("--config needs a file");
             *file = argv[++i];
         }
     }
@@ -136,9 +136,9 @@ static int parse_line(struct hx_fetch_cli *cli, int argc, char **argv, bool *pri
             cli->yes = true;
         else if (strcmp(argv[i], "--print-conf") == 0)
             *print_conf = true;
-        else if (strcmp(argv[i], "--conf") == 0)
+        else if (strcmp(argv[i], "--config") == 0)
             i++;
-        else if (strncmp(argv[i], "--conf=", 7) != 0) {
+        else if (strncmp(argv[i], "--config=", 9) != 0) {
             r = hx_conf_argument(hx_fetch_options, hx_fetch_n_options, &cli->conf, argv[i], &err);
             if (r < 0)
                 return hx_fetch_usage("%s", err.text);

@@ -67,6 +67,10 @@ static const struct {
     {"{}", "64 bytes behind the last tensor"},
     {"{" A "," T("a", "BF16", "[16]", 32, 64) "}", "twice"},
     {"{\"__metadata__\":[]," A "," B "}", "__metadata__"},
+    {"{\"__metadata__\":{\"k\":1}," A "," B "}", "__metadata__ holds a number"},
+    {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[0,32]}," B "}",
+     "the key 'dtype' twice"},
+    {" {" A "," B "}", "does not start with '{'"},
 };
 
 #define N_BAD (sizeof(bad) / sizeof(bad[0]))
