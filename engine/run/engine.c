@@ -40,6 +40,7 @@ static int check_options(const struct hx_engine_options *o, struct hx_error *err
         {"max_context", o->max_context, 0, INT32_MAX},
         {"kv_tokens", o->kv_tokens, 0, INT32_MAX},
         {"prefill_chunk", o->prefill_chunk, 1, MAX_CHUNK},
+        {"drafts", o->drafts, 0, HX_MAX_DRAFTS},
         {"queue", o->queue, 0, MAX_QUEUE},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -108,7 +109,8 @@ static int open_rank(struct hx_engine *e, struct hx_error *err)
     struct hx_rank_options ro = {.model_dir = o->model_dir,
                                  .backend = o->backend,
                                  .mode = o->mode,
-                                 .max_tok = o->prefill_chunk + o->max_sequences,
+                                 .max_tok = o->prefill_chunk + o->max_sequences * (1 + o->drafts),
+                                 .drafts = o->drafts > 0,
                                  .max_seq = o->max_sequences,
                                  .progress = o->progress,
                                  .user = o->user};
@@ -119,6 +121,7 @@ static int open_rank(struct hx_engine *e, struct hx_error *err)
     if (r == 0) {
         e->info.n_vocab = hp->n_vocab;
         e->info.n_layer = hp->n_layer;
+        e->draft_block = hp->n_draft_layer > 0 ? hp->draft_block : 0;
         e->info.trained_context = hp->max_positions;
         /* One configuration serves any model: a limit above the model's own is the model's own. */
         e->info.max_context = o->max_context && o->max_context < hp->max_positions
@@ -140,13 +143,16 @@ static int open_rank(struct hx_engine *e, struct hx_error *err)
 
 static int open_arrays(struct hx_engine *e, struct hx_error *err)
 {
-    size_t n = (size_t)e->opt.max_sequences;
+    size_t n = (size_t)e->opt.max_sequences, rows = n * (size_t)(1 + e->opt.drafts),
+           drafts = n * (size_t)e->draft_block;
     e->running = calloc(n, sizeof(struct hx_sequence *));
     e->item = calloc(n, sizeof(*e->item));
     e->rows = calloc(n, sizeof(*e->rows));
     e->step = calloc(n, sizeof(*e->step));
-    e->logits = calloc(n * (size_t)e->info.n_vocab, sizeof(*e->logits));
-    if (!e->running || !e->item || !e->rows || !e->step || !e->logits)
+    e->logits = calloc(rows * (size_t)e->info.n_vocab, sizeof(*e->logits));
+    e->draft = calloc(drafts + 1, sizeof(*e->draft));
+    e->draft_z = calloc(drafts + 1, sizeof(*e->draft_z));
+    if (!e->running || !e->item || !e->rows || !e->step || !e->logits || !e->draft || !e->draft_z)
         return hx_fail(err, -ENOMEM, "out of memory for %zu sequences", n);
     return hx_sampler_new(e->info.n_vocab, &e->sampler, err);
 }
@@ -211,6 +217,8 @@ void hx_engine_close(struct hx_engine *e)
     free(e->rows);
     free(e->step);
     free(e->logits);
+    free(e->draft);
+    free(e->draft_z);
     pthread_mutex_destroy(&e->mutex);
     pthread_cond_destroy(&e->cond);
     free(e);

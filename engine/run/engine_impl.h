@@ -92,7 +92,10 @@ struct hx_engine {
     int n_failures; /* sequences that failed in a row */
     bool delivered; /* something for a caller in this step */
     struct hx_sampler *sampler;
-    float *logits; /* [max_sequences][n_vocab] */
+    float *logits;   /* [max_sequences x (1 + drafts)][n_vocab] */
+    int draft_block; /* 0: the model has no drafter */
+    int32_t *draft;  /* [max_sequences][draft_block] */
+    float *draft_z;  /* their raw confidences */
     struct hx_plan_item *item;
     struct hx_plan_rows *rows;
     struct hx_step_seq *step;
@@ -119,7 +122,16 @@ int64_t hx_sequence_prefill_left(const struct hx_sequence *s);
  * room in the stream. */
 int hx_sequence_advance(struct hx_sequence *s, struct hx_sampler *sampler, const float *logits,
                         bool *last, enum hx_end_reason *reason, struct hx_error *err) HX_MUST;
+/* How many tokens the next step may add behind the newest one: by length, stream and forced tokens.
+ */
+int64_t hx_sequence_draft_room(struct hx_sequence *s);
 struct hx_usage hx_sequence_usage(const struct hx_sequence *s);
+
+/* ---- draft.c: tokens ahead of the newest one ---- */
+/* Drafts for the sequences of a step that are past their prompt: puts them behind the known tokens,
+ * adds their rows to n_tok and notes their number in n_draft. */
+int hx_engine_draft(struct hx_engine *e, struct hx_sequence *const *batch, int n, int *n_tok,
+                    int *n_draft, struct hx_error *err) HX_MUST;
 
 /* generation_config.json of a model folder: temperature and top_p; absent file or key: the values
  * stay. -EINVAL names file, key, found and expected. */

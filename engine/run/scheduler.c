@@ -352,15 +352,23 @@ static int make_room(struct hx_engine *e, int n_rows, struct hx_sequence **batch
     return n;
 }
 
-static int run_rows(struct hx_engine *e, struct hx_sequence *const *batch, const int *n_tok, int n,
+static int run_rows(struct hx_engine *e, struct hx_sequence *const *batch, int *n_tok, int n,
                     struct hx_error *err)
 {
+    int n_draft[HX_MAX_SEQUENCES] = {0};
+    if (e->opt.drafts > 0) {
+        int r = hx_engine_draft(e, batch, n, n_tok, n_draft, err);
+        if (r < 0)
+            return hx_wrap(err, r, "drafts");
+    }
     for (int i = 0; i < n; i++) {
         struct hx_sequence *s = batch[i];
-        e->step[i] = (struct hx_step_seq){.kv = s->kv,
-                                          .tokens = s->tokens + hx_kv_seq_len(s->kv),
-                                          .n_tok = n_tok[i],
-                                          .n_logits = hx_sequence_prefill_left(s) == 0};
+        e->step[i] =
+            (struct hx_step_seq){.kv = s->kv,
+                                 .tokens = s->tokens + hx_kv_seq_len(s->kv),
+                                 .n_tok = n_tok[i],
+                                 .n_logits = hx_sequence_prefill_left(s) == 0 ? 1 + n_draft[i] : 0,
+                                 .n_draft = n_draft[i]};
     }
     return hx_rank_step(e->rank, e->step, n, e->logits, NULL, NULL, err);
 }
@@ -394,37 +402,86 @@ static void degrade(struct hx_engine *e, enum hx_engine_health health, const str
     pthread_mutex_unlock(&e->mutex);
 }
 
-/* After a step: logits become tokens, prefill moves on. */
+/* What a step made of a sequence. */
+struct outcome {
+    bool sampled, last;
+    enum hx_end_reason reason;
+    int r; /* of the sampler */
+    struct hx_error error;
+};
+
+/* Tokens from the rows of one sequence, as long as they are the drafted ones; returns how many rows
+ * of the step stay. */
+static int sample_rows(struct hx_engine *e, struct hx_sequence *s, const struct hx_step_seq *step,
+                       const float *logits, struct outcome *o)
+{
+    int keep = step->n_tok - step->n_draft;
+    for (int row = 0;; row++) {
+        int32_t draft = row < step->n_draft ? s->tokens[s->n_tok] : -1;
+        o->r = hx_sequence_advance(s, e->sampler, logits + (int64_t)row * e->info.n_vocab, &o->last,
+                                   &o->reason, &o->error);
+        if (o->r < 0)
+            break;
+        o->sampled = true;
+        count_token(e, s);
+        if (o->last || row == step->n_draft || s->tokens[s->n_tok - 1] != draft)
+            break;
+        keep++;
+    }
+    return keep;
+}
+
+static void count_drafts(struct hx_engine *e, const struct hx_step_seq *step, int n_accepted)
+{
+    struct hx_engine_stats *t = &e->stats;
+    if (step->n_draft == 0)
+        return;
+    pthread_mutex_lock(&e->mutex);
+    t->drafts++;
+    t->draft_tok += (uint64_t)step->n_draft;
+    t->accepted_tok += (uint64_t)n_accepted;
+    for (int i = 0; i < n_accepted; i++)
+        t->accepted_per_pos[i]++;
+    pthread_mutex_unlock(&e->mutex);
+}
+
+/* After a step: logits become tokens, rejected drafts go, prefill moves on. */
 static void take_results(struct hx_engine *e, struct hx_sequence **batch, int n)
 {
+    struct outcome out[HX_MAX_SEQUENCES] = {0};
+    int keep[HX_MAX_SEQUENCES];
     const float *logits = e->logits;
+    bool drafts = false;
     e->n_failures = 0;
     for (int i = 0; i < n; i++) {
+        const struct hx_step_seq *step = &e->step[i];
+        keep[i] = step->n_tok;
+        if (step->n_logits == 0)
+            continue;
+        keep[i] = sample_rows(e, batch[i], step, logits, &out[i]);
+        count_drafts(e, step, keep[i] - (step->n_tok - step->n_draft));
+        logits += (int64_t)step->n_logits * e->info.n_vocab;
+        drafts = drafts || step->n_draft > 0;
+    }
+    struct hx_error error = {0};
+    int r = drafts ? hx_rank_accept(e->rank, e->step, n, keep, &error) : 0;
+    for (int i = 0; i < n; i++) {
         struct hx_sequence *s = batch[i];
-        struct hx_request *r = s->req;
-        int64_t len = hx_kv_seq_len(s->kv), n_prompt = (int64_t)r->params.n_prompt;
-        atomic_store(&r->progress, len < n_prompt ? len : n_prompt);
-        if (e->step[i].n_logits == 0) {
-            if (hx_sequence_prefill_left(s) == 0)
-                prefill_done(e, s);
-            continue;
+        struct hx_request *req = s->req;
+        int64_t len = hx_kv_seq_len(s->kv), n_prompt = (int64_t)req->params.n_prompt;
+        atomic_store(&req->progress, len < n_prompt ? len : n_prompt);
+        if (out[i].sampled) {
+            atomic_store(&req->phase, HX_PHASE_DECODE);
+            e->delivered = true;
         }
-        bool last = false;
-        enum hx_end_reason reason = HX_END_LENGTH;
-        struct hx_error error = {0};
-        int f = hx_sequence_advance(s, e->sampler, logits, &last, &reason, &error);
-        logits += e->info.n_vocab;
-        if (f < 0) {
-            end_sequence(e, s, HX_END_ERROR, &error);
-            continue;
-        }
-        atomic_store(&r->phase, HX_PHASE_DECODE);
-        e->delivered = true;
-        count_token(e, s);
-        if (last)
-            end_sequence(e, s, reason, NULL);
-        else
-            hx_request_wake(r);
+        if (r < 0 || out[i].r < 0)
+            end_sequence(e, s, HX_END_ERROR, r < 0 ? &error : &out[i].error);
+        else if (out[i].last)
+            end_sequence(e, s, out[i].reason, NULL);
+        else if (out[i].sampled)
+            hx_request_wake(req);
+        else if (hx_sequence_prefill_left(s) == 0)
+            prefill_done(e, s);
     }
 }
 

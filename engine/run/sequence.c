@@ -43,6 +43,16 @@ int64_t hx_sequence_prefill_left(const struct hx_sequence *s)
     return s->n_tok - 1 - hx_kv_seq_len(s->kv);
 }
 
+int64_t hx_sequence_draft_room(struct hx_sequence *s)
+{
+    const struct hx_request_params *p = &s->req->params;
+    int64_t left = (int64_t)p->n_prompt + s->req->max_tokens - s->n_tok - 1;
+    int64_t stream = (int64_t)hx_stream_room(&s->stream) - 1;
+    if (s->i_forced >= 0 && s->i_forced < (int64_t)p->n_forced)
+        return 0; /* what comes is known already */
+    return left < stream ? left : stream;
+}
+
 struct hx_usage hx_sequence_usage(const struct hx_sequence *s)
 {
     int64_t n_prompt = (int64_t)s->req->params.n_prompt;

@@ -30,6 +30,11 @@ static bool full(const struct hx_stream *s)
     return atomic_load(&s->head) - atomic_load(&s->tail) == s->cap;
 }
 
+size_t hx_stream_room(const struct hx_stream *s)
+{
+    return s->cap - (atomic_load(&s->head) - atomic_load(&s->tail));
+}
+
 bool hx_stream_has_room(struct hx_stream *s)
 {
     if (!full(s))

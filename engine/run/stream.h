@@ -28,6 +28,8 @@ void hx_stream_done(struct hx_stream *s);
 
 /* Producer. No room: notes that the next pop has to wake it. */
 bool hx_stream_has_room(struct hx_stream *s);
+/* Items that fit now. */
+size_t hx_stream_room(const struct hx_stream *s);
 /* Only after hx_stream_has_room said so. */
 void hx_stream_push(struct hx_stream *s, const struct hx_sampled *token, int64_t generated_tok);
 

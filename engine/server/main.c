@@ -226,6 +226,8 @@ static int load(struct hx_error *err)
                                   .max_context = o->max_context,
                                   .kv_tokens = o->kv_tokens,
                                   .prefill_chunk = (int)o->prefill_chunk,
+                                  .drafts = (int)o->drafts,
+                                  .gate = o->gate,
                                   .queue = (int)o->queue,
                                   .progress = on_progress,
                                   .wake = on_wake};

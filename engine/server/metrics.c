@@ -117,6 +117,11 @@ static void engine_rows(const struct hx_engine_stats *st, struct hx_buf *out)
             break;
         }
     }
+    static const char *const per_pos = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+    type_line(out, per_pos, "counter");
+    for (int i = 0; i < HX_MAX_DRAFTS; i++)
+        hx_buf_printf(out, "%s{" MODEL ",position=\"%d\"} %llu\n", per_pos, i,
+                      (unsigned long long)st->accepted_per_pos[i]);
 }
 
 static void labelled(struct hx_buf *out, const char *name, const char *label, const char *value,

@@ -1,6 +1,8 @@
 /* Options of hx-engine. */
 #include "server/options.h"
 
+#include <hx/engine.h>
+
 #define O(field) offsetof(struct hx_server_options, field)
 #define S(section, key, field, standard, help)                                                     \
     {                                                                                              \
@@ -19,6 +21,10 @@ const struct hx_conf_option hx_server_option_rows[] = {
      "tokens that all sequences may hold together; 0: as many as a quarter of the memory holds"},
     {"engine", "prefill_chunk", HX_CONF_INT, O(prefill_chunk), 1, 65536, "2048", NULL,
      "prompt tokens of one sequence computed in one step"},
+    {"speculative", "drafts", HX_CONF_INT, O(drafts), 0, HX_MAX_DRAFTS, "5", NULL,
+     "tokens drafted ahead, at most the model's own block; 0: none"},
+    {"speculative", "gate", HX_CONF_REAL, O(gate), 0, 1, "0.10", NULL,
+     "drafts are verified while the product of their confidences is at least this; 0: all"},
     S("server", "listen", listen, "127.0.0.1:8000", "address:port"),
     {"server", "max_body", HX_CONF_SIZE, O(max_body), 1024, 1 << 30, "64M", NULL,
      "largest request body"},

@@ -8,7 +8,8 @@ enum hx_reasoning_field { HX_REASONING_CONTENT, HX_REASONING_PLAIN, HX_REASONING
 
 struct hx_server_options {
     char model[512], mode_name[16], backend[16];
-    int64_t max_context, max_sequences, prefill_chunk, kv_tokens;
+    int64_t max_context, max_sequences, prefill_chunk, kv_tokens, drafts;
+    double gate;
     char listen[128];
     int64_t max_body, queue, max_connections, stop_grace, keepalive, idle, slow_reader;
     char model_aliases[512];

@@ -15,6 +15,8 @@ enum hx_mode {
     HX_MODE_REFERENCE, /* activation quantisation and bf16 index scores of the official code */
 };
 
+#define HX_MAX_DRAFTS 7
+
 struct hx_engine_options {
     const char *model_dir;
     const char *backend; /* "cpu" */
@@ -24,7 +26,10 @@ struct hx_engine_options {
     int64_t kv_tokens;   /* tokens that all sequences may hold together; 0: max_sequences x
                             max_context,   at most what [engine] memory allows */
     int prefill_chunk;   /* tokens of one sequence in one step */
-    int queue;           /* requests that may wait; one more fails with -EAGAIN */
+    int drafts;  /* tokens drafted ahead of each sequence, at most HX_MAX_DRAFTS and the model's own
+                    block; 0: none. They change speed, never a token. */
+    double gate; /* drafts are verified while the product of their confidences is at least this */
+    int queue;   /* requests that may wait; one more fails with -EAGAIN */
     /* Load progress 0..1 with a stage name, called from hx_engine_open. May be NULL. */
     void (*progress)(void *user, const char *stage, double fraction);
     /* Called by the step thread after it delivered events, once a step. May be NULL. */
@@ -69,7 +74,8 @@ struct hx_engine_stats {
     uint64_t preemptions;
     uint64_t finished_stop, finished_length, finished_abort;
     uint64_t cancelled[HX_CANCEL_MAX];
-    uint64_t drafts, draft_tok, accepted_tok;
+    uint64_t drafts, draft_tok, accepted_tok; /* blocks verified, their tokens, those that stayed */
+    uint64_t accepted_per_pos[HX_MAX_DRAFTS];
     struct hx_histogram ttft, itl, e2e, queue_time, prefill_time, decode_time; /* seconds */
     struct hx_histogram prompt_len, generated_len;                             /* tokens */
     double retry_after; /* seconds, estimate for a full queue, 1-60 */
