@@ -32,6 +32,21 @@ static const char *model_name(const char *spec, char out[129])
     return out;
 }
 
+/* "65536", "64k", "64M" */
+static bool parse_chunk(const char *text, uint64_t *out)
+{
+    char *end;
+    if (strspn(text, "0123456789") == 0 || strlen(text) > 12)
+        return false;
+    unsigned long long v = strtoull(text, &end, 10);
+    unsigned shift = *end == 'k' || *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
+    if (shift)
+        end++;
+    *out = v << shift;
+    return *end == '\0' && v <= HX_LOCK_MAX_CHUNK && *out >= HX_LOCK_MIN_CHUNK &&
+           *out <= HX_LOCK_MAX_CHUNK && *out % HX_LOCK_MIN_CHUNK == 0;
+}
+
 static int parse(struct hx_fetch_cli *cli, struct request *q, char name[129])
 {
     const char *layout = "full", *chunk = NULL;
@@ -50,20 +65,15 @@ static int parse(struct hx_fetch_cli *cli, struct request *q, char name[129])
     if (!q->official || !q->pack || !q->out)
         return hx_fetch_usage("lock needs --official OWNER/NAME@COMMIT, --exl3 OWNER/NAME@COMMIT "
                               "and --out FILE");
-    if (strcmp(layout, "full") == 0)
+    if (strcmp(layout, "full") == 0 || strcmp(layout, "pack") == 0)
         q->build.layout = HX_LAYOUT_FULL;
     else if (strcmp(layout, "experts") == 0)
         q->build.layout = HX_LAYOUT_EXPERTS;
     else
         return hx_fetch_usage("--layout: expected full or experts, found '%.40s'", layout);
-    if (chunk) {
-        char *end;
-        unsigned long long v = strspn(chunk, "0123456789") ? strtoull(chunk, &end, 10) : 0;
-        if (v < HX_LOCK_MIN_CHUNK || v > HX_LOCK_MAX_CHUNK || v % HX_LOCK_MIN_CHUNK || *end)
-            return hx_fetch_usage("--chunk: expected bytes, a multiple of %u up to %u",
-                                  HX_LOCK_MIN_CHUNK, HX_LOCK_MAX_CHUNK);
-        q->build.chunk = v;
-    }
+    if (chunk && !parse_chunk(chunk, &q->build.chunk))
+        return hx_fetch_usage("--chunk: expected bytes (k, M, G), a multiple of %u up to %u",
+                              HX_LOCK_MIN_CHUNK, HX_LOCK_MAX_CHUNK);
     if (!q->build.model)
         q->build.model = model_name(q->official, name);
     return EX_OK;

@@ -43,7 +43,7 @@ static void put_file(struct hx_json_writer *w, const struct hx_plan_file *p)
 }
 
 static void print_json(const struct hx_lock *lock, const struct hx_plan *plan,
-                       struct hx_json_writer *w)
+                       const struct hx_disk_report *disks, struct hx_json_writer *w)
 {
     char hex[HX_SHA256_HEX];
     hx_jw_object(w);
@@ -68,6 +68,20 @@ static void print_json(const struct hx_lock *lock, const struct hx_plan *plan,
         hx_jw_end_object(w);
     }
     hx_jw_end_array(w);
+    hx_jw_key(w, "disks");
+    hx_jw_array(w);
+    for (size_t i = 0; i < disks->n_places; i++) {
+        const struct hx_disk_place *d = &disks->place[i];
+        hx_jw_object(w);
+        put_text(w, "dir", d->dir);
+        put_text(w, "kind", d->kind);
+        put_uint(w, "missing_data", d->data);
+        put_uint(w, "needed", d->need);
+        put_uint(w, "reserve", d->reserve);
+        put_uint(w, "free", d->free);
+        hx_jw_end_object(w);
+    }
+    hx_jw_end_array(w);
     hx_jw_key(w, "files");
     hx_jw_array(w);
     for (size_t i = 0; i < plan->n_files; i++)
@@ -76,7 +90,8 @@ static void print_json(const struct hx_lock *lock, const struct hx_plan *plan,
     hx_jw_end_object(w);
 }
 
-static void print_text(const struct hx_lock *lock, const struct hx_plan *plan, struct hx_buf *b)
+static void print_text(const struct hx_lock *lock, const struct hx_plan *plan,
+                       const struct hx_disk_report *disks, struct hx_buf *b)
 {
     uint64_t bytes[HX_GROUP_MAX] = {0}, fetched[HX_GROUP_MAX] = {0};
     unsigned files[HX_GROUP_MAX] = {0};
@@ -112,6 +127,11 @@ static void print_text(const struct hx_lock *lock, const struct hx_plan *plan, s
                   plan->n_files, gib(plan->wanted_bytes), gib(plan->fetched_bytes),
                   (unsigned long long)plan->fetched_bytes, requests,
                   (unsigned long long)(plan->fetched_bytes - plan->wanted_bytes));
+    for (size_t i = 0; i < disks->n_places; i++) {
+        const struct hx_disk_place *d = &disks->place[i];
+        hx_buf_printf(b, "%s (%s): needs %.3f GiB, %.3f GiB stay free, %.3f GiB are free\n", d->dir,
+                      d->kind, gib(d->need), gib(d->reserve), gib(d->free));
+    }
     if (!lock->complete)
         hx_buf_puts(b, "Not every hash is known in advance: the result will be marked \"not "
                        "independently verified\".\n");
@@ -125,19 +145,23 @@ int hx_fetch_cmd_plan(struct hx_fetch_cli *cli)
     struct hx_buf out = HX_BUF_INIT(64u << 20);
     if (cli->n_args > 0)
         return hx_fetch_usage("plan: '%s' is not understood", cli->args[0]);
-    int r = hx_fetch_load(cli, &lock, &plan, &err);
+    struct hx_disk_report disks = {0};
+    int r = hx_fetch_load(cli, &lock, &plan, &err), room = 0;
+    struct hx_error full = {0};
+    if (r == 0)
+        room = hx_fetch_check_disks(cli, plan, &disks, &full);
     if (r == 0 && cli->json) {
         struct hx_json_writer w;
         hx_jw_init(&w, &out, false);
-        print_json(lock, plan, &w);
+        print_json(lock, plan, &disks, &w);
         hx_buf_putc(&out, '\n');
     } else if (r == 0) {
-        print_text(lock, plan, &out);
+        print_text(lock, plan, &disks, &out);
     }
     if (r == 0)
         r = hx_fetch_print(&out, &err);
     hx_buf_done(&out);
     hx_plan_free(plan);
     hx_lock_free(lock);
-    return hx_fetch_status(r, &err);
+    return r < 0 ? hx_fetch_status(r, &err) : hx_fetch_status(room, &full);
 }

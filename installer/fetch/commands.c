@@ -30,6 +30,10 @@ static const struct {
     {ENOSPC, EX_CANTCREAT},
     {EDQUOT, EX_CANTCREAT},
     {EROFS, EX_CANTCREAT},
+    {EOPNOTSUPP, EX_CANTCREAT},
+    {ENAMETOOLONG, EX_CANTCREAT},
+    {ESTALE, EX_DATAERR},
+    {EKEYREJECTED, EX_UNAVAILABLE},
     {EEXIST, EX_CANTCREAT},
     {EIO, EX_IOERR},
     {ENODEV, EX_IOERR},
@@ -168,4 +172,18 @@ int hx_fetch_show_licences(struct hx_fetch_cli *cli, const struct hx_lock *lock,
     return hx_fail(err, -EPERM,
                    "the licences are not accepted: read them and pass --accept-licences, or set "
                    "[fetch] accept_licences = yes");
+}
+
+int hx_fetch_check_disks(const struct hx_fetch_cli *cli, const struct hx_plan *plan,
+                         struct hx_disk_report *report, struct hx_error *err)
+{
+    struct hx_disk_report own;
+    const struct hx_disk_options opt = {cli->conf.models, (uint64_t)cli->conf.reserve,
+                                        cli->conf.network_disks || cli->force};
+    if (!report)
+        report = &own;
+    int r = hx_disk_check(&opt, plan, report, err);
+    for (size_t i = 0; i < report->n_warnings; i++)
+        fprintf(stderr, "hx-fetch: warning: %s\n", report->warning[i]);
+    return r;
 }

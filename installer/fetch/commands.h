@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #include "fetch/config.h"
+#include "fetch/disk.h"
 #include "fetch/lock.h"
 #include "fetch/plan.h"
 
@@ -48,5 +49,10 @@ int hx_fetch_load(struct hx_fetch_cli *cli, struct hx_lock **lock, struct hx_pla
 /* Shows the licence of every source, then asks for consent unless given: -EPERM without it. */
 int hx_fetch_show_licences(struct hx_fetch_cli *cli, const struct hx_lock *lock,
                            struct hx_error *err);
+
+/* Room and kind of the disks that the plan writes to; warnings go to standard error. report may be
+ * NULL. */
+int hx_fetch_check_disks(const struct hx_fetch_cli *cli, const struct hx_plan *plan,
+                         struct hx_disk_report *report, struct hx_error *err);
 
 #endif

@@ -119,27 +119,34 @@ static bool is_not_expert(enum hx_select_place place)
     return place != HX_PLACE_EXPERT;
 }
 
+static int add_small_file(struct builder *b, int source, const char *path, const char *out)
+{
+    struct hx_repo *repo = b->repo[source];
+    const struct hx_repo_file *f = hx_repo_find(repo, path);
+    /* Outside large-file storage the listing has no SHA-256: it is made from the bytes. */
+    if (!f || !f->has_sha256) {
+        char *data = NULL;
+        size_t n;
+        int r = hx_repo_read(repo, path, MAX_SMALL, &data, &n, b->err);
+        free(data);
+        if (r < 0)
+            return r;
+    }
+    struct hx_lock_file *to = add_file(b, source, hx_repo_find(repo, path), out);
+    if (!to)
+        return no_memory(b);
+    to->group = HX_GROUP_SMALL;
+    return 0;
+}
+
 static int add_small(struct builder *b)
 {
-    struct hx_repo *repo = b->repo[SOURCE_OFFICIAL];
-    for (size_t i = 0; i < sizeof(small_files) / sizeof(small_files[0]); i++) {
-        const char *path = small_files[i].path;
-        const struct hx_repo_file *f = hx_repo_find(repo, path);
-        if (!f && !small_files[i].required)
-            continue;
-        /* Outside large-file storage the listing has no SHA-256: it is made from the bytes. */
-        if (!f || !f->has_sha256) {
-            char *data = NULL;
-            size_t n;
-            int r = hx_repo_read(repo, path, MAX_SMALL, &data, &n, b->err);
-            free(data);
-            if (r < 0)
-                return r;
-        }
-        if (!add_file(b, SOURCE_OFFICIAL, hx_repo_find(repo, path), path))
-            return no_memory(b);
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < sizeof(small_files) / sizeof(small_files[0]); i++) {
+        if (small_files[i].required || hx_repo_find(b->repo[SOURCE_OFFICIAL], small_files[i].path))
+            r = add_small_file(b, SOURCE_OFFICIAL, small_files[i].path, small_files[i].path);
     }
-    return 0;
+    return r;
 }
 
 /* ---- shards ---------------------------------------------------------------------------------- */
@@ -234,6 +241,8 @@ static int add_shards(struct builder *b)
     }
     for (size_t i = 0; r == 0 && i < pack->n_shards; i++)
         r = add_pack(b, i);
+    if (r == 0 && hx_repo_find(pack, "LICENSE"))
+        r = add_small_file(b, SOURCE_PACK, "LICENSE", "experts/LICENSE");
     return r < 0 ? r : hx_select_check(b->select, b->err);
 }
 

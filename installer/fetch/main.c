@@ -21,6 +21,8 @@ static const struct {
     {"plan", hx_fetch_cmd_plan, "", "what would be downloaded, from where and to where"},
     {"lock", hx_fetch_cmd_lock, "--official OWNER/NAME@COMMIT --exl3 OWNER/NAME@COMMIT --out FILE",
      "make a lock file from what the repositories say about themselves"},
+    {"status", hx_fetch_cmd_status, "", "how far a download is"},
+    {"gc", hx_fetch_cmd_gc, "[FILE]", "delete a download that is not finished, or one file of it"},
 };
 
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
