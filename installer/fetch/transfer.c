@@ -17,14 +17,15 @@
 #include "fetch/response.h"
 #include "fetch/transfer_impl.h"
 
-#define MAX_HOPS     5u
-#define SNIPPET      2048u       /* of an error page, for the log */
-#define MAX_DISCARD  (64u << 10) /* of a body nobody wants, to keep the connection */
-#define STALL_RATE   8000.0      /* bytes per second */
-#define SLEPT_S      5.0         /* shorter sleeps do not hurt connections */
-#define JUMP_S       300.0
-#define FORGET_AFTER (64u << 20) /* bytes of progress after which the delays begin anew */
-#define BUFFER_BYTES (512 << 10)
+#define MAX_HOPS       5u
+#define SNIPPET        2048u       /* of an error page, for the log */
+#define MAX_DISCARD    (64u << 10) /* of a body nobody wants, to keep the connection */
+#define STALL_RATE     8000.0      /* bytes per second */
+#define SLEPT_S        5.0         /* shorter sleeps do not hurt connections */
+#define JUMP_S         300.0
+#define FORGET_AFTER   (64u << 20) /* bytes of progress after which the delays begin anew */
+#define METADATA_TRIES 4u          /* somebody waits for them */
+#define BUFFER_BYTES   (512 << 10)
 
 static void real_clock(struct hx_fetch_clock *c)
 {
@@ -126,7 +127,7 @@ void hx_job_requeue(struct hx_transfer *t, struct hx_job *j, bool counts, double
         if (j->reached > j->reached_before)
             j->dry = 0;
         j->reached_before = j->reached;
-        if (++j->dry >= t->tries) {
+        if (++j->dry >= (j->facts || j->api ? METADATA_TRIES : t->tries)) {
             hx_job_fail(t, j, -ETIMEDOUT, "given up after %u tries without one new byte: %s",
                         j->dry, why);
             return;
@@ -282,6 +283,8 @@ int hx_job_launch(struct hx_transfer *t, struct hx_job *j)
     curl_easy_setopt(e, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(e, CURLOPT_HTTP_CONTENT_DECODING, 0L);
     curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L);
+    /* A stop does not wait for a name server. */
+    curl_easy_setopt(e, CURLOPT_QUICK_EXIT, 1L);
     curl_easy_setopt(e, CURLOPT_BUFFERSIZE, t->buffer_bytes);
     curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT, (long)t->connect_s);
     curl_easy_setopt(e, CURLOPT_TCP_KEEPALIVE, 1L);
@@ -310,6 +313,16 @@ int hx_job_launch(struct hx_transfer *t, struct hx_job *j)
 
 /* ---- failures below HTTP --------------------------------------------------------------------- */
 
+/* No name server, no route: waits for the line as long as it takes, unless somebody waits too. */
+static void no_line(struct hx_transfer *t, struct hx_job *j, const char *why)
+{
+    double range = hx_backoff_range(++j->delays, t->backoff_s, t->backoff_cap_s);
+    bool counts = j->facts || j->api;
+    t->stats.resets++;
+    hx_host_failed(hx_job_host(t, j), t->now.mono);
+    hx_job_requeue(t, j, counts, t->now.mono + range * (0.5 + 0.5 * hx_rng_uniform(&t->rng)), why);
+}
+
 static void on_curl_error(struct hx_transfer *t, struct hx_job *j, CURLcode code)
 {
     const char *text = j->curl_text[0] ? j->curl_text : curl_easy_strerror(code);
@@ -334,31 +347,16 @@ static void on_curl_error(struct hx_transfer *t, struct hx_job *j, CURLcode code
         hx_job_fail(t, j, -ENOMEM, "out of memory");
         return;
     case CURLE_COULDNT_RESOLVE_HOST:
-    case CURLE_COULDNT_RESOLVE_PROXY:
-        /* No line: wait for it as long as it takes. */
-        t->stats.resets++;
-        j->delays++;
-        hx_host_failed(hx_job_host(t, j), t->now.mono);
-        hx_job_requeue(t, j, false,
-                       t->now.mono + hx_backoff_range(j->delays, t->backoff_s, t->backoff_cap_s) *
-                                         (0.5 + 0.5 * hx_rng_uniform(&t->rng)),
-                       why);
-        return;
+    case CURLE_COULDNT_RESOLVE_PROXY: no_line(t, j, why); return;
     case CURLE_SSL_CONNECT_ERROR:
     case CURLE_SSL_CIPHER: t->stats.tls_errors++; break;
     default: t->stats.resets++;
     }
     hx_host_failed(hx_job_host(t, j), t->now.mono);
-    bool no_route = native == ENETUNREACH || native == EHOSTUNREACH || native == ENETDOWN;
-    if (no_route) {
-        j->delays++;
-        hx_job_requeue(t, j, false,
-                       t->now.mono + hx_backoff_range(j->delays, t->backoff_s, t->backoff_cap_s) *
-                                         (0.5 + 0.5 * hx_rng_uniform(&t->rng)),
-                       why);
-    } else {
+    if (native == ENETUNREACH || native == EHOSTUNREACH || native == ENETDOWN)
+        no_line(t, j, why);
+    else
         hx_job_requeue(t, j, true, 0, why);
-    }
 }
 
 static void finish(struct hx_transfer *t, struct hx_job *j, CURLcode code)
@@ -430,6 +428,10 @@ static bool start_job(struct hx_transfer *t, struct hx_job *j)
     int64_t there = 0;
     if (!j->api && j->req.restart)
         there = j->req.restart(j->req.ctx);
+    if (there == -EAGAIN) {
+        j->not_before = t->now.mono + 0.05;
+        return false;
+    }
     if (there < 0) {
         hx_job_fail(t, j, (int)there, "stopped");
         return true;
