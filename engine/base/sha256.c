@@ -7,41 +7,81 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* The running state has to be saved and continued, which only the old interface can. */
+#define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/evp.h>
+#include <openssl/sha.h>
+
+#define BLOCK SHA256_CBLOCK
 
 struct hx_sha256 {
-    EVP_MD_CTX *ctx;
+    SHA256_CTX ctx;
 };
 
 int hx_sha256_new(struct hx_sha256 **out, struct hx_error *err)
 {
     struct hx_sha256 *h = calloc(1, sizeof(*h));
-    if (h)
-        h->ctx = EVP_MD_CTX_new();
-    if (!h || !h->ctx || EVP_DigestInit_ex(h->ctx, EVP_sha256(), NULL) != 1) {
-        hx_sha256_free(h);
-        return hx_fail(err, -ENOMEM, "SHA-256 is not available");
-    }
+    if (!h)
+        return hx_fail(err, -ENOMEM, "out of memory for SHA-256");
+    hx_sha256_reset(h);
     *out = h;
     return 0;
 }
 
 int hx_sha256_update(struct hx_sha256 *h, const void *data, size_t len)
 {
-    return EVP_DigestUpdate(h->ctx, data, len) == 1 ? 0 : -EIO;
+    return SHA256_Update(&h->ctx, data, len) == 1 ? 0 : -EIO;
+}
+
+int hx_sha256_update_pair(struct hx_sha256 *a, struct hx_sha256 *b, const void *data, size_t len)
+{
+    int r = hx_sha256_update(a, data, len);
+    return r < 0 ? r : hx_sha256_update(b, data, len);
 }
 
 int hx_sha256_final(struct hx_sha256 *h, uint8_t out[HX_SHA256_BYTES])
 {
-    return EVP_DigestFinal_ex(h->ctx, out, NULL) == 1 ? 0 : -EIO;
+    return SHA256_Final(out, &h->ctx) == 1 ? 0 : -EIO;
 }
 
 void hx_sha256_free(struct hx_sha256 *h)
 {
-    if (!h)
-        return;
-    EVP_MD_CTX_free(h->ctx);
     free(h);
+}
+
+void hx_sha256_reset(struct hx_sha256 *h)
+{
+    SHA256_Init(&h->ctx);
+}
+
+void hx_sha256_copy(struct hx_sha256 *to, const struct hx_sha256 *from)
+{
+    *to = *from;
+}
+
+int hx_sha256_save(const struct hx_sha256 *h, struct hx_sha256_state *out)
+{
+    if (h->ctx.num != 0)
+        return -EINVAL;
+    out->n_bytes = ((uint64_t)h->ctx.Nh << 32 | h->ctx.Nl) / 8;
+    for (int i = 0; i < 8; i++)
+        for (int k = 0; k < 4; k++)
+            out->h[4 * i + k] = (uint8_t)(h->ctx.h[i] >> (24 - 8 * k));
+    return 0;
+}
+
+int hx_sha256_load(struct hx_sha256 *h, const struct hx_sha256_state *from)
+{
+    if (from->n_bytes % BLOCK != 0 || from->n_bytes > UINT64_MAX / 8)
+        return -EINVAL;
+    SHA256_Init(&h->ctx);
+    h->ctx.Nl = (uint32_t)(from->n_bytes * 8);
+    h->ctx.Nh = (uint32_t)(from->n_bytes * 8 >> 32);
+    for (int i = 0; i < 8; i++) {
+        const uint8_t *p = from->h + 4 * i;
+        h->ctx.h[i] = (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+    }
+    return 0;
 }
 
 int hx_sha256_data(const void *data, size_t len, uint8_t out[HX_SHA256_BYTES])

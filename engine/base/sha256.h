@@ -15,6 +15,19 @@ int hx_sha256_new(struct hx_sha256 **out, struct hx_error *err) HX_MUST;
 int hx_sha256_update(struct hx_sha256 *h, const void *data, size_t len);
 int hx_sha256_final(struct hx_sha256 *h, uint8_t out[HX_SHA256_BYTES]);
 void hx_sha256_free(struct hx_sha256 *h);
+void hx_sha256_reset(struct hx_sha256 *h); /* as new */
+void hx_sha256_copy(struct hx_sha256 *to, const struct hx_sha256 *from);
+/* The same bytes into two running hashes; cheaper than two updates. */
+int hx_sha256_update_pair(struct hx_sha256 *a, struct hx_sha256 *b, const void *data, size_t len);
+
+/* A running hash at rest, to go on later in another process. */
+struct hx_sha256_state {
+    uint64_t n_bytes; /* hashed so far, a multiple of 64 */
+    uint8_t h[HX_SHA256_BYTES];
+};
+int hx_sha256_save(const struct hx_sha256 *h, struct hx_sha256_state *out);  /* -EINVAL inside a
+                                                                                block of 64 bytes */
+int hx_sha256_load(struct hx_sha256 *h, const struct hx_sha256_state *from); /* -EINVAL as above */
 
 int hx_sha256_data(const void *data, size_t len, uint8_t out[HX_SHA256_BYTES]);
 void hx_sha256_to_hex(const uint8_t digest[HX_SHA256_BYTES], char out[HX_SHA256_HEX]);
