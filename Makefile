@@ -24,7 +24,7 @@ CFLAGS  ?= -O2 -g
 HX_CFLAGS := -std=gnu17 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
 	-Wvla -Wformat=2 -Wno-format-truncation -Wundef -Wcast-qual -Wpointer-arith -ffp-contract=off -fno-common -fPIE \
 	-fstack-protector-strong -D_GNU_SOURCE -pthread -Iengine/include -Iengine -Iinstaller -Ip2p -Ifirmware-tools -I$(O)/gen
-HX_LDFLAGS := -pie -Wl,-z,relro,-z,now -pthread
+HX_LDFLAGS := -pie -Wl,-z,relro,-z,now,--as-needed -pthread
 ifneq ($(SAN),)
 HX_CFLAGS  += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all
 HX_LDFLAGS += -fsanitize=$(SAN)
@@ -52,7 +52,7 @@ hx_sysl  = $(sort $(foreach m,$(call hx_closure,$(1)),$($(m)_LIBS)))
 define hx_module_tpl
 ALL_MODULES += $(1)
 $(1)_DIR  := $(2)
-$(1)_OBJS := $$(patsubst %.c,$(O)/obj/$(2)/%.o,$$($(1)_SRCS))
+$(1)_OBJS := $$(patsubst %.cu,$(O)/obj/$(2)/%.cu.o,$$(patsubst %.c,$(O)/obj/$(2)/%.o,$$($(1)_SRCS)))
 $(O)/lib/libhx-$(1).a: $$($(1)_OBJS)
 	@mkdir -p $$(@D)
 	$$(Q)rm -f $$@ && $$(AR) rcs $$@ $$^
@@ -74,7 +74,8 @@ $(O)/bin/$(1): $(O)/obj/$(patsubst %.c,%.o,$(2)) $$(call hx_libs,$(3))
 endef
 hx_program = $(eval $(call hx_program_tpl,$(1),$(2),$(3)))
 
-MODULE_MK := $(wildcard engine/*/module.mk engine/*/*/module.mk installer/module.mk p2p/module.mk firmware-tools/module.mk)
+MODULE_MK := $(wildcard engine/*/module.mk engine/*/*/module.mk installer/module.mk p2p/module.mk p2p/*/module.mk firmware-tools/module.mk)
+include scripts/cuda.mk
 include $(MODULE_MK)
 -include $(wildcard tests/module.mk tests/*/*.mk docs/module.mk)
 

@@ -1,0 +1,6 @@
+# Kernels that the engine and the probe share.
+ifneq ($(CUDA),0)
+comm-kernels_SRCS := kernels/p2p.cu
+comm-kernels_LIBS := $(CUDA_LIBS)
+$(call hx_module,comm-kernels,engine/comm)
+endif
