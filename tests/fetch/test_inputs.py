@@ -127,9 +127,13 @@ def test_lock_refused(hub, fetch, name):
     assert not hub.requests("cdn")
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff\xfe", b'{"format":"hybrid-lock-1","format":"x"}',
-                                  b"[" * 100_000, HTML])
-def test_lock_that_is_no_lock(fetch, text):
+NO_LOCKS = {"empty": b"", "cut-off": b"{", "a-list": b"[]", "not-utf8": b"\xff\xfe", "deep": b"[" * 100_000, "page": HTML,
+            "key-twice": b'{"format":"hybrid-lock-1","format":"x"}'}
+
+
+@pytest.mark.parametrize("name", NO_LOCKS)
+def test_lock_that_is_no_lock(fetch, name):
+    text = NO_LOCKS[name]
     fetch.lock_path.write_bytes(text)
     fetch.accepted = locks.sha256(text)
     fetch.refused(str(fetch.lock_path))
@@ -188,10 +192,10 @@ def overlap(header):
 
 
 def twice(data):
+    """Two tensors under one name, in order and without a gap."""
     header, start = header_of(data)
-    name = next(iter(header))
-    entry = json.dumps({name: header[name]})[1:-1]
-    return with_header(data, data[8:start].rstrip()[:-1] + b"," + entry.encode() + b"}")
+    first_name, second = (b'"' + n.encode() + b'"' for n in list(header)[:2])
+    return with_header(data, data[8:start].replace(second, first_name))
 
 
 HEADERS = {
@@ -209,7 +213,7 @@ HEADERS = {
     "html-page": lambda d: HTML + bytes(len(d) - len(HTML)),
     "lfs-pointer": lambda d: POINTER,
 }
-NAMED = {"all-zero": ["zero"], "html-page": ["HTML"], "lfs-pointer": ["pointer"], "unknown-dtype": ["F7_E9"],
+NAMED = {"all-zero": ["zero"], "html-page": ["web page"], "lfs-pointer": ["pointer"], "unknown-dtype": ["F7_E9"],
          "duplicate-key": ["twice"]}
 
 
@@ -328,7 +332,7 @@ def test_help_and_version():
                                   ["run", "--fetch.endpoints=x=ftp:y"], ["run", "--fetch.window=25:00-26:00"],
                                   ["run", "--fetch.endpoints=e=hub:https://user:secret@host"]])
 def test_wrong_usage(fetch, args):
-    r = subprocess.run([*fetch.command(*args) if args else [os.environ["HX_FETCH"]]], capture_output=True, text=True,
-                       stdin=subprocess.DEVNULL, timeout=20)
+    command = fetch.command(*args) if args else [os.environ["HX_FETCH"]]
+    r = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=20)
     assert r.returncode in (64, 65, 78), (r.returncode, r.stderr)
     assert "secret" not in r.stdout + r.stderr

@@ -70,7 +70,7 @@ def make_lock(fetch, *args):
     return r
 
 
-@pytest.mark.parametrize("layout", ["experts", "pack"])
+@pytest.mark.parametrize("layout", ["experts", "full"])
 def test_lock_run_serve(demo, make_hub, make_fetch, engine, layout):
     """The whole way; the model answers as the one it was made from."""
     hub = make_hub(*copy_of(demo))
