@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "engram/engram.h"
+#include "engram/rows.h"
 
 #define MAX_TABLES 4
 
@@ -33,17 +33,8 @@ static int by_row(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-static uint64_t code_offset(const struct hx_engram_table *tb, int64_t row)
-{
-    return tb->data_offset + (uint64_t)row * (uint64_t)tb->row_bytes;
-}
-
-static uint64_t scale_offset(const struct hx_engram_table *tb, int64_t row)
-{
-    return tb->scale_offset + (uint64_t)row * (uint64_t)tb->scale_bytes;
-}
-
-/* Codes and scales that no table has: NaN codes (0x7f, 0xff), NaN scales (255). */
+/* Codes and scales that no table has: NaN codes (0x7f, 0xff), scales of NaN (255) and of 0 (what a
+ * hole in a file reads as). */
 static int check_row(const struct pread_reader *r, int t, int64_t row, const uint8_t *codes,
                      const uint8_t *scales, struct hx_error *err)
 {
@@ -52,14 +43,16 @@ static int check_row(const struct pread_reader *r, int t, int64_t row, const uin
     for (int i = 0; i < tb->row_bytes; i++)
         code |= (codes[i] & 0x7F) == 0x7F;
     for (int i = 0; i < tb->scale_bytes; i++)
-        scale |= scales[i] == 0xFF;
+        scale |= scales[i] == 0xFF || scales[i] == 0;
     if (!code && !scale)
         return 0;
     return hx_fail(err, -EILSEQ,
-                   "%s: Engram row %lld: NaN in its %s at offset %llu (damaged file; verify or "
+                   "%s: Engram row %lld: %s at offset %llu (damaged file; verify or "
                    "download it again)",
-                   r->path[t], (long long)row, code ? "values" : "scales",
-                   (unsigned long long)(code ? code_offset(tb, row) : scale_offset(tb, row)));
+                   r->path[t], (long long)row,
+                   code ? "NaN in its values" : "impossible value in its scales",
+                   (unsigned long long)(code ? hx_engram_code_offset(tb, row)
+                                             : hx_engram_scale_offset(tb, row)));
 }
 
 /* A failed read is tried once more after 1 ms (spec 6.11). */
@@ -80,9 +73,9 @@ static int read_row(struct pread_reader *r, int t, int64_t row, uint8_t *codes, 
     if (row < 0 || row >= tb->n_rows)
         return hx_fail(err, -EINVAL, "%s: Engram row %lld, the table has %lld", r->path[t],
                        (long long)row, (long long)tb->n_rows);
-    int ret = read_part(r, t, codes, tb->row_bytes, code_offset(tb, row), err);
+    int ret = read_part(r, t, codes, tb->row_bytes, hx_engram_code_offset(tb, row), err);
     if (ret == 0)
-        ret = read_part(r, t, scales, tb->scale_bytes, scale_offset(tb, row), err);
+        ret = read_part(r, t, scales, tb->scale_bytes, hx_engram_scale_offset(tb, row), err);
     if (ret < 0)
         return hx_wrap(err, ret, "Engram read error: row %lld", (long long)row);
     return check_row(r, t, row, codes, scales, err);
@@ -137,12 +130,6 @@ static void pread_close(struct hx_engram_reader *base)
 
 static const struct hx_engram_reader_ops ops = {"pread", pread_read, pread_close};
 
-/* offset + n * width within size, without overflow. */
-static bool fits(uint64_t offset, int64_t n, int width, uint64_t size)
-{
-    return offset <= size && (uint64_t)n <= (size - offset) / (uint64_t)width;
-}
-
 static int open_table(struct pread_reader *r, const struct hx_engram_table *tb,
                       struct hx_error *err)
 {
@@ -154,9 +141,6 @@ static int open_table(struct pread_reader *r, const struct hx_engram_table *tb,
     if (!r->path[t])
         return hx_fail(err, -ENOMEM, "out of memory");
     r->table[t].path = r->path[t];
-    if (tb->n_rows < 1 || tb->row_bytes < 1 || tb->scale_bytes < 1)
-        return hx_fail(err, -EINVAL, "%s: Engram table of %lld rows of %d + %d bytes", tb->path,
-                       (long long)tb->n_rows, tb->row_bytes, tb->scale_bytes);
     r->fd[t] = open(tb->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (r->fd[t] < 0)
         return hx_fail_errno(err, errno, "%s: cannot open", tb->path);
@@ -165,11 +149,9 @@ static int open_table(struct pread_reader *r, const struct hx_engram_table *tb,
         return hx_fail_errno(err, errno, "%s: cannot stat", tb->path);
     if (!S_ISREG(st.st_mode))
         return hx_fail(err, -EINVAL, "%s: not a regular file, expected an Engram shard", tb->path);
-    uint64_t size = (uint64_t)st.st_size;
-    if (!fits(tb->data_offset, tb->n_rows, tb->row_bytes, size) ||
-        !fits(tb->scale_offset, tb->n_rows, tb->scale_bytes, size))
-        return hx_fail(err, -EINVAL, "%s: %llu bytes are too few for %lld Engram rows (truncated?)",
-                       tb->path, (unsigned long long)size, (long long)tb->n_rows);
+    int e = hx_engram_check_table(&r->table[t], (uint64_t)st.st_size, err);
+    if (e < 0)
+        return e;
     posix_fadvise(r->fd[t], 0, 0, POSIX_FADV_RANDOM);
     return 0;
 }

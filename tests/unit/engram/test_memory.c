@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "../alloc.h"
-#include "engram/engram.h"
+#include "engram/stream.h"
 #include "engram/token_map.h"
 
 #if HX_TEST_ALLOC
@@ -82,15 +82,44 @@ static int use_reader(void *user, struct hx_error *err)
     return e;
 }
 
+static int use_stream(void *user, struct hx_error *err)
+{
+    struct hx_engram_stream_options o = {.n_tables = 1,
+                                         .n_copies = {1},
+                                         .depth = 4,
+                                         .n_threads = 1,
+                                         .max_rows = 64,
+                                         .staging_bytes = 1 << 16,
+                                         .table = {{{.path = user,
+                                                     .scale_offset = 64 * 32,
+                                                     .n_rows = 64,
+                                                     .row_bytes = 32,
+                                                     .scale_bytes = 1}}}};
+    struct hx_engram_stream *s = NULL;
+    struct hx_engram_plan *p = NULL;
+    int64_t rows[2] = {1, 63};
+    int r = hx_engram_stream_open(&o, &s, err);
+    if (r == 0)
+        r = hx_engram_plan_rows(s, HX_ENGRAM_CHUNK, 0, rows, 2, &p, err);
+    if (r == 0)
+        r = hx_engram_wait(p, 0, -1, err);
+    hx_engram_release(p);
+    hx_engram_stream_close(s);
+    return r;
+}
+
 static void test_reader(void **state)
 {
     (void)state;
     char path[] = "/tmp/hx-test-memory-XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, 64 * 33), 0);
+    assert_int_equal(ftruncate(fd, 64 * 32), 0);
+    for (int i = 0; i < 64; i++)
+        assert_int_equal(pwrite(fd, "\x7F", 1, 64 * 32 + i), 1);
     close(fd);
     assert_true(sweep(use_reader, path) >= 3);
+    assert_true(sweep(use_stream, path) >= 8);
     unlink(path);
 }
 

@@ -83,7 +83,7 @@ static void shard_make(struct shard *s)
         s->codes[i] ^= (s->codes[i] & 0x7F) == 0x7F; /* no NaN */
     }
     for (int i = 0; i < ROWS * SCALES; i++)
-        s->scales[i] = (uint8_t)(hx_rng_next(&g) % 255);
+        s->scales[i] = (uint8_t)(1 + hx_rng_next(&g) % 254);
     s->table = (struct hx_engram_table){.path = s->path,
                                         .data_offset = DATA_AT,
                                         .scale_offset = DATA_AT + ROWS * CODES + GAP,
@@ -230,7 +230,7 @@ static void test_released_layout(void **state)
             struct hx_error err;
             int64_t row = as_int(at(v, "row"));
             for (int i = 0; i < CODES + SCALES; i++)
-                want[i] = (uint8_t)((i * 7 + n * 13) % 127);
+                want[i] = (uint8_t)(1 + (i * 7 + n * 13) % 126);
             put(fd, want, CODES, (uint64_t)as_int(at(v, "weight_offset")));
             put(fd, want + CODES, SCALES, (uint64_t)as_int(at(v, "scale_offset")));
             if (r->ops->read(r, 0, &row, 1, codes, scales, &err) < 0)
@@ -382,10 +382,9 @@ static void test_corrupt_rows(void **state)
     close(fd);
     expect_error(r, 40, -EILSEQ, s.path, "row 40: NaN in its values at offset 10904");
     expect_error(r, 41, -EILSEQ, s.path, "row 41: NaN in its values");
-    expect_error(r, 42, -EILSEQ, s.path, "row 42: NaN in its scales at offset 1281808");
-    s.scales[43 * SCALES] = 0; /* 2^-127 is a value */
-    int64_t row = 43;
-    check_read(&s, r, 0, &row, 1);
+    expect_error(r, 42, -EILSEQ, s.path,
+                 "row 42: impossible value in its scales at offset 1281808");
+    expect_error(r, 43, -EILSEQ, s.path, "row 43: impossible value in its scales");
     r->ops->close(r);
     shard_done(&s);
 }
