@@ -270,6 +270,8 @@ static int open_ready(struct hx_store *s, struct hx_store_file *f,
     if (r < 0)
         return r;
     settle_ready(s, f, phase, im->ready_sha256);
+    for (size_t i = 0; i < f->plan->n_chunks; i++)
+        memcpy(f->chunks[i].digest, im->chunks[i].digest, HX_SHA256_BYTES);
     return 1;
 }
 
