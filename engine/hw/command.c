@@ -109,12 +109,38 @@ int hx_commands_table(const char *path, struct hx_commands **out, struct hx_erro
     return 0;
 }
 
+/* "*" in a recorded word stands for any text. */
+static bool same_word(const char *recorded, size_t len, const char *word)
+{
+    const char *end = recorded + len, *star = NULL, *resume = NULL;
+    while (*word) {
+        if (recorded < end && *recorded == '*') {
+            star = ++recorded;
+            resume = word;
+        } else if (recorded < end && *recorded == *word) {
+            recorded++;
+            word++;
+        } else if (star) {
+            recorded = star;
+            word = ++resume;
+        } else {
+            return false;
+        }
+    }
+    while (recorded < end && *recorded == '*')
+        recorded++;
+    return recorded == end;
+}
+
 static bool same_words(struct hx_jv argv, const char *const words[])
 {
     size_t i = 0;
-    for (struct hx_jv w = hx_jv_first(argv); w.doc; w = hx_jv_next(w), i++)
-        if (!words[i] || (!hx_jv_str_is(w, "*") && !hx_jv_str_is(w, words[i])))
+    for (struct hx_jv w = hx_jv_first(argv); w.doc; w = hx_jv_next(w), i++) {
+        size_t len;
+        const char *recorded = hx_jv_str(w, &len);
+        if (!words[i] || !recorded || !same_word(recorded, len, words[i]))
             return false;
+    }
     return !words[i];
 }
 

@@ -15,7 +15,7 @@ struct hx_commands; /* how commands are run */
 /* Real tools, looked up in the system folders only. */
 int hx_commands_real(struct hx_commands **out, struct hx_error *err) HX_MUST;
 /* Recorded answers: {"commands": [{"argv": [...], "rc", "delay_s", "stdout" or "file" (beside the
- * table), "stderr"}]}; "*" in an argv stands for any word. What is not listed does not exist (127).
+ * table), "stderr"}]}; "*" in a word stands for any text. What is not listed does not exist (127).
  * A delay beyond the limit of a call is a time-out at once, without waiting. path NULL: an empty
  * table. */
 int hx_commands_table(const char *path, struct hx_commands **out, struct hx_error *err) HX_MUST;

@@ -32,6 +32,7 @@ static const struct {
      "dmem\\.bin not found|Skipping BTF generation|No compatible format found|"
      "Cannot find any crtc or sizes|FBHUB Interrupt detected"},
     {HX_KLOG_UNSAFE_LAYOUT, false, "late PMA extension status|SEC2_DEBUG_LATE_PMA: registering"},
+    {HX_KLOG_SAFE_LAYOUT, false, "cmpunlocker-safety-v4.*\\bsafe\\b"},
     {HX_KLOG_P2P_ASSERT, false, "Assertion failed: \\(\\(base & RM_PAGE_MASK\\) == 0\\)"},
     {HX_KLOG_IOMMU_FAULT, true,
      "AMD-Vi: Event logged \\[IO_PAGE_FAULT|DMAR: \\[(DMA|DMA Read|DMA Write)[^]]*\\].*fault"},

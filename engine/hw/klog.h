@@ -17,6 +17,7 @@ enum hx_klog_sign {
     HX_KLOG_GSP_FATAL,     /* card firmware did not start */
     HX_KLOG_GSP_BENIGN,    /* known noise */
     HX_KLOG_UNSAFE_LAYOUT, /* early build that hands out reserved memory */
+    HX_KLOG_SAFE_LAYOUT,   /* a fork's marker of a safe build */
     HX_KLOG_P2P_ASSERT,    /* mailbox never allocated */
     HX_KLOG_IOMMU_FAULT,
     HX_KLOG_BAR_ASSIGN,

@@ -72,6 +72,24 @@ static int take_text(const struct reader *in, struct hx_jv from, const char *key
     return 0;
 }
 
+/* One of a few words; what is absent leaves 0, the i-th word is i + 1. */
+static int take_word(const struct reader *in, struct hx_jv from, const char *key,
+                     const char *const words[3], int *out)
+{
+    char text[16] = "";
+    int r = take_text(in, from, key, text, sizeof(text));
+    if (r < 0 || !text[0])
+        return r;
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(words[i], text) == 0) {
+            *out = i + 1;
+            return 0;
+        }
+    }
+    return hx_fail(in->err, -EINVAL, "%s: %s: found '%s', expected %s, %s or %s", in->name, key,
+                   text, words[0], words[1], words[2]);
+}
+
 static int take_bundle(const struct reader *in, struct hx_jv v, struct hx_wanted_bundle *b)
 {
     if (!v.doc)
@@ -91,6 +109,13 @@ static int take_bundle(const struct reader *in, struct hx_jv v, struct hx_wanted
     r = r < 0 ? r : take_bool(in, v, "signed_by_trusted", &b->signed_by_trusted);
     r = r < 0 ? r : take_bool(in, v, "state_ok", &b->state_ok);
     r = r < 0 ? r : take_bool(in, v, "by_path", &b->by_path);
+    static const char *const cold_words[3] = {"yes", "unknown", "warm"};
+    static const char *const back_words[3] = {"yes", "first", "no"};
+    int cold = 0, back = 0;
+    r = r < 0 ? r : take_word(in, v, "cold_start", cold_words, &cold);
+    r = r < 0 ? r : take_word(in, v, "way_back", back_words, &back);
+    b->cold_start = (enum hx_cold_start)cold;
+    b->way_back = (enum hx_way_back)back;
     if (r == 0 && b->module_dir[0] && (b->module_dir[0] != '/' || strstr(b->module_dir, "/../")))
         r = hx_fail(in->err, -EINVAL, "%s: module_dir: '%s' is not an absolute path", in->name,
                     b->module_dir);

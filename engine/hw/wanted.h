@@ -9,14 +9,19 @@
 
 enum hx_p2p_kind { HX_P2P_NONE, HX_P2P_MAILBOX, HX_P2P_BAR1, HX_P2P_KIND_UNKNOWN };
 
+enum hx_cold_start { HX_COLD_NOT_RECORDED, HX_COLD_YES, HX_COLD_UNKNOWN, HX_COLD_WARM };
+enum hx_way_back { HX_BACK_NOT_RECORDED, HX_BACK_YES, HX_BACK_FIRST, HX_BACK_NO };
+
 struct hx_wanted_bundle {
     bool present;
     char name[64], driver_version[32];
     char module_dir[256];    /* folder of nvidia.ko for the running kernel */
     char registry_keys[512]; /* "A=1;B=0x2" */
     bool safety_marker_required, signed_by_trusted;
-    bool state_ok; /* installed files match the record */
-    bool by_path;  /* the appliance loads modules by path (hardware.md 2.7) */
+    bool state_ok;                 /* installed files match the record */
+    bool by_path;                  /* the appliance loads modules by path (hardware.md 2.7) */
+    enum hx_cold_start cold_start; /* "cold_start": "yes", "unknown" or "warm" */
+    enum hx_way_back way_back;     /* "way_back": "yes", "first" or "no" */
 };
 
 struct hx_wanted {
