@@ -42,10 +42,22 @@ static uint16_t narrow(float f)
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
 
-/* Sign, mantissa and an exponent of 2^-6 to 2^1: sums in another order round differently. */
+/* Sign, mantissa and an exponent of 2^-30 to 2^1. */
 static uint16_t bf16_of(uint64_t random)
 {
-    return (uint16_t)((random & 0x807f) | (121 + (random >> 16 & 7)) << 7);
+    return (uint16_t)((random & 0x807f) | (97 + (random >> 16 & 31)) << 7);
+}
+
+/* In one element of eight the last rank takes away what the first brought: what is left shows in
+ * which order the others were added. */
+static void cancel(struct hx_reduce_data *d, int n_ranks, size_t bytes)
+{
+    for (size_t at = 0; at + 2 <= bytes; at += 16) {
+        uint16_t v = 0;
+        memcpy(&v, d->partial[0] + at, sizeof(v));
+        v ^= 0x8000;
+        memcpy(d->partial[n_ranks - 1] + at, &v, sizeof(v));
+    }
 }
 
 void hx_reduce_fill(struct hx_reduce_data *d, int n_ranks, size_t bytes, bool bf16, uint64_t seed)
@@ -63,6 +75,8 @@ void hx_reduce_fill(struct hx_reduce_data *d, int n_ranks, size_t bytes, bool bf
             memcpy(d->partial[i] + at, &word, sizeof(word));
         }
     }
+    if (bf16 && n_ranks > 2)
+        cancel(d, n_ranks, bytes);
     for (size_t at = 0; bf16 && at + 2 <= bytes; at += 2) {
         float total = 0;
         for (int i = 0; i < n_ranks; i++) {
