@@ -330,7 +330,7 @@ static void test_any_order(void **state)
         o.depth =
             i % 2 ? 32 : 5; /* reads wait, so that some are cancelled before they are issued */
         struct hx_engram_stream *s = open_stream(&o);
-        shuffle(s, (uint64_t)i + 1, 3000);
+        shuffle(s, (uint64_t)i + 1, 400);
         check_idle(s);
         hx_engram_stream_stats(s, &st);
         assert_true(st.cancelled_plans > 0);
@@ -346,7 +346,7 @@ struct user {
 static void *run_user(void *arg)
 {
     struct user *u = arg;
-    shuffle(u->s, u->seed, 1500);
+    shuffle(u->s, u->seed, 400);
     return NULL;
 }
 
