@@ -48,15 +48,23 @@ static uint16_t bf16_of(uint64_t random)
     return (uint16_t)((random & 0x807f) | (97 + (random >> 16 & 31)) << 7);
 }
 
-/* In one element of eight the last rank takes away what the first brought: what is left shows in
- * which order the others were added. */
+/* In one element of eight the last rank takes away what the first brought, and the others bring so
+ * little that float32 has to round it beside that: what is left shows in which order they were
+ * added. */
 static void cancel(struct hx_reduce_data *d, int n_ranks, size_t bytes)
 {
     for (size_t at = 0; at + 2 <= bytes; at += 16) {
         uint16_t v = 0;
         memcpy(&v, d->partial[0] + at, sizeof(v));
+        v = (uint16_t)((v & 0x807f) | 128 << 7);
+        memcpy(d->partial[0] + at, &v, sizeof(v));
         v ^= 0x8000;
         memcpy(d->partial[n_ranks - 1] + at, &v, sizeof(v));
+        for (int i = 1; i < n_ranks - 1; i++) {
+            memcpy(&v, d->partial[i] + at, sizeof(v));
+            v = (uint16_t)((v & 0x807f) | (104 + (v >> 7 & 7)) << 7);
+            memcpy(d->partial[i] + at, &v, sizeof(v));
+        }
     }
 }
 

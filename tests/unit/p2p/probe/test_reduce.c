@@ -52,7 +52,7 @@ static void bf16_sums(void **state)
         differs += fabs((double)total - other) > fabs((double)total) / 256;
     }
     /* The data can tell one order of addition from another. */
-    assert_true(differs >= 20);
+    assert_true(differs > 100);
     hx_reduce_data_done(&d);
 }
 
