@@ -42,7 +42,8 @@ struct hx_kv_view {
     const struct hx_kv_stream *key;    /* [n_layer] e2m1 + UE8M0 per 32; valid for KV sources */
     /* Open groups, ratio > 1 sources: float32 [8][2][head_dim] per source layer, by position mod 8.
      */
-    float *const *open; /* [n_layer]; NULL where there is none */
+    float *const *open;              /* [n_layer]; NULL where there is none */
+    const struct hx_kv_view *device; /* this view in device memory, all pointers device addresses */
 };
 
 #endif

@@ -15,14 +15,16 @@ static int alloc_seq(struct hx_kv_pool *p, int i)
     s->pool = p;
     s->slot = i;
     s->table = malloc((size_t)p->n_blocks * sizeof(*s->table));
+    s->sent = malloc((size_t)p->n_blocks * sizeof(*s->sent));
     s->tokens = malloc(n_tok * sizeof(*s->tokens)); /* touched as far as it is used */
     s->dead = malloc(n_tok);
     s->window = calloc((size_t)p->layout.n_window, sizeof(*s->window));
     s->comp = calloc(n_layer, sizeof(*s->comp));
     s->key = calloc(n_layer, sizeof(*s->key));
     s->open = calloc(n_layer, sizeof(*s->open));
-    return s->table && s->tokens && s->dead && s->window && s->comp && s->key && s->open ? 0
-                                                                                         : -ENOMEM;
+    return s->table && s->sent && s->tokens && s->dead && s->window && s->comp && s->key && s->open
+               ? 0
+               : -ENOMEM;
 }
 
 static struct hx_kv_stream block_stream(const struct hx_kv_pool *p, const struct hx_kv_part *part,
@@ -62,7 +64,7 @@ static void init_views(struct hx_kv_pool *p, struct hx_kv_seq *s)
         }
         s->open[il] = l->open_offset[il] ? (float *)(void *)(slot + l->open_offset[il]) : NULL;
     }
-    s->view = (struct hx_kv_view){s->window, s->comp, s->key, s->open};
+    s->view = (struct hx_kv_view){s->window, s->comp, s->key, s->open, NULL};
 }
 
 int hx_kv_pool_open(const struct hx_hparams *hp, const struct hx_maps *maps,
@@ -87,6 +89,9 @@ int hx_kv_pool_open(const struct hx_hparams *hp, const struct hx_maps *maps,
         r = be->alloc(dev, HX_MEM_DEVICE, block_total, &p->block_buf, err);
     if (r == 0)
         r = be->alloc(dev, HX_MEM_DEVICE, slot_total, &p->slot_buf, err);
+    if (r == 0)
+        r = be->alloc(dev, HX_MEM_DEVICE, hx_kv_mirror_bytes(p) * (size_t)p->n_seqs, &p->mirror_buf,
+                      err);
     if (r < 0) {
         hx_wrap(err, r, "kv pool");
         goto fail;
@@ -99,16 +104,18 @@ int hx_kv_pool_open(const struct hx_hparams *hp, const struct hx_maps *maps,
     p->seq = calloc((size_t)p->n_seqs, sizeof(*p->seq));
     p->snapshot = calloc((size_t)p->n_snapshots + 1, sizeof(*p->snapshot));
     if (!p->refs || !p->holds || !p->free_list || !p->seq || !p->snapshot)
-        r = -ENOMEM;
+        r = hx_fail(err, -ENOMEM, "kv pool: out of memory");
     for (int i = 0; r == 0 && i < p->n_seqs; i++) {
         r = alloc_seq(p, i);
-        if (r == 0)
-            init_views(p, &p->seq[i]);
+        if (r < 0) {
+            hx_fail(err, r, "kv pool: out of memory");
+            break;
+        }
+        init_views(p, &p->seq[i]);
+        r = hx_kv_mirror_init(&p->seq[i], err);
     }
-    if (r < 0) {
-        hx_fail(err, r, "kv pool: out of memory");
+    if (r < 0)
         goto fail;
-    }
     for (int i = 0; i < p->n_blocks; i++)
         p->free_list[p->n_free++] = p->n_blocks - 1 - i;
     *out = p;
@@ -125,6 +132,7 @@ void hx_kv_pool_close(struct hx_kv_pool *p)
     for (int i = 0; p->seq && i < p->n_seqs; i++) {
         struct hx_kv_seq *s = &p->seq[i];
         free(s->table);
+        free(s->sent);
         free(s->tokens);
         free(s->dead);
         free(s->window);
@@ -138,6 +146,8 @@ void hx_kv_pool_close(struct hx_kv_pool *p)
         p->be->free(p->block_buf);
     if (p->slot_buf)
         p->be->free(p->slot_buf);
+    if (p->mirror_buf)
+        p->be->free(p->mirror_buf);
     free(p->refs);
     free(p->holds);
     free(p->free_list);
@@ -284,7 +294,7 @@ int hx_kv_seq_reserve(struct hx_kv_seq *s, int64_t n_tok, struct hx_error *err)
         }
         s->table[s->n_blocks++] = b;
     }
-    return 0;
+    return hx_kv_mirror_sync(s, err);
 }
 
 int hx_kv_seq_commit(struct hx_kv_seq *s, const int32_t *tokens, const uint8_t *dead, int n,

@@ -11,6 +11,7 @@ struct hx_kv_seq {
     int64_t len;
     int64_t top;    /* positions below it were written to the ring since it was empty */
     int32_t *table; /* [n_blocks] block numbers */
+    int32_t *sent;  /* the same as the device has them */
     int n_blocks;
     int32_t *tokens; /* [n_blocks x block_tok] */
     uint8_t *dead;
@@ -34,7 +35,7 @@ struct hx_kv_pool {
     struct hx_kv_layout layout;
     const struct hx_backend *be;
     struct hx_device *dev;
-    struct hx_buffer *block_buf, *slot_buf;
+    struct hx_buffer *block_buf, *slot_buf, *mirror_buf;
     uint8_t *blocks, *slots; /* device addresses */
     int n_blocks, n_seqs, n_snapshots;
     int *refs;  /* [n_blocks] sequences and snapshots */
@@ -46,6 +47,11 @@ struct hx_kv_pool {
     struct hx_kv_snapshot *snapshot; /* [n_snapshots], slot n_seqs + i */
     uint64_t clock;
 };
+
+/* mirror.c: views in device memory. sync: sends what changed in the block table. */
+size_t hx_kv_mirror_bytes(const struct hx_kv_pool *p); /* of one sequence */
+int hx_kv_mirror_init(struct hx_kv_seq *s, struct hx_error *err) HX_MUST;
+int hx_kv_mirror_sync(struct hx_kv_seq *s, struct hx_error *err) HX_MUST;
 
 uint8_t *hx_kv_slot(const struct hx_kv_pool *p, int slot);
 /* A block with one reference; evicts the oldest snapshot if there is none free. -1: the pool is
