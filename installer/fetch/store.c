@@ -131,6 +131,8 @@ int hx_store_wait_room(struct hx_store *s, int r, const char *message)
         *ev = (struct hx_store_event){.type = r == -EROFS ? HX_STORE_READ_ONLY : HX_STORE_FULL};
         snprintf(ev->message, sizeof(ev->message), "%s", message);
         hx_store_notify(s, &s->blocked_notice);
+        pthread_cond_broadcast(&s->idle);
+        pthread_cond_broadcast(&s->sync);
     }
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -402,13 +404,17 @@ void hx_sink_end(struct hx_sink *sink, bool keep_prefix)
     if (complete) {
         sink->complete = true;
         s->n_finishing++;
+        hx_sink_queue(s, sink); /* a writer ends it */
     } else if (keep && !atomic_load(&sink->failed)) {
         sink->kept = true;
     } else {
+        /* Its chunk may be begun again at once, so no writer may be at work on it. */
+        while (sink->busy && atomic_load(&s->blocked) == 0)
+            pthread_cond_wait(&s->idle, &s->m);
         sink->aborted = true;
+        if (!sink->busy)
+            hx_sink_discard(s, sink);
     }
-    if (!sink->kept)
-        hx_sink_queue(s, sink); /* a writer ends it */
     pthread_cond_broadcast(&s->sync);
     pthread_mutex_unlock(&s->m);
 }
@@ -591,6 +597,7 @@ int hx_store_open(const struct hx_store_options *opt, const struct hx_plan *plan
     pthread_cond_init(&s->sync, &monotonic);
     pthread_cond_init(&s->check, &monotonic);
     pthread_cond_init(&s->room, &monotonic);
+    pthread_cond_init(&s->idle, &monotonic);
     pthread_condattr_destroy(&monotonic);
     s->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     int r = s->event_fd < 0 ? hx_fail_errno(err, errno, "cannot make an event descriptor")
@@ -686,6 +693,7 @@ void hx_store_close(struct hx_store *store)
     pthread_cond_destroy(&store->sync);
     pthread_cond_destroy(&store->check);
     pthread_cond_destroy(&store->room);
+    pthread_cond_destroy(&store->idle);
     free(store->arena);
     free(store->blocks);
     free(store->writers);

@@ -126,6 +126,7 @@ struct hx_store {
     pthread_cond_t work;  /* writers */
     pthread_cond_t sync;  /* sync thread, and who waits for it */
     pthread_cond_t check; /* checker */
+    pthread_cond_t idle;  /* a writer has put a sink down */
     pthread_cond_t room;  /* whoever waits for the disk */
     pthread_t *writers;
     unsigned n_writers;
@@ -177,6 +178,8 @@ void hx_sink_drop_blocks(struct hx_store *s, struct hx_sink *k); /* mutex held *
 /* store_write.c */
 void *hx_store_writer(void *store);
 void hx_sink_queue(struct hx_store *s, struct hx_sink *k); /* mutex held */
+/* An end without a result; frees the sink, after its event if it was complete. Mutex held. */
+void hx_sink_discard(struct hx_store *s, struct hx_sink *k);
 
 /* store_sync.c */
 void *hx_store_syncer(void *store);

@@ -154,9 +154,18 @@ static void tell(struct hx_store *s, struct hx_sink *k, enum hx_store_event_type
     hx_store_notify(s, &k->notice);
 }
 
-/* An end without a result. Mutex held. */
-static void discard(struct hx_store *s, struct hx_sink *k)
+void hx_sink_discard(struct hx_store *s, struct hx_sink *k)
 {
+    for (struct hx_sink **p = &s->ready_head, *before = NULL; k->queued && *p;
+         before = *p, p = &(*p)->next_ready) {
+        if (*p != k)
+            continue;
+        *p = k->next_ready;
+        if (s->ready_tail == k)
+            s->ready_tail = before;
+        k->queued = false;
+        break;
+    }
     undo(s, k);
     if (k->complete) {
         s->n_finishing--;
@@ -194,7 +203,7 @@ static void finish(struct hx_store *s, struct hx_sink *k)
     if (k->insane && !wrong && (known || c->n_bad > 0)) {
         /* The source itself is like that. */
         hx_store_stop_file(s, f, k->notice.ev.message);
-        discard(s, k);
+        hx_sink_discard(s, k);
         return;
     }
     s->n_finishing--;
@@ -243,13 +252,14 @@ static void turn(struct hx_store *s, struct hx_sink *k)
     pthread_mutex_lock(&s->m);
     give_back(s, list);
     k->busy = false;
+    pthread_cond_broadcast(&s->idle);
     if (r < 0 && r != -ECANCELED)
         hx_store_stop_file(s, k->file, err.text);
     if (r == -ECANCELED)
         return; /* closing: hx_store_close frees it */
     bool failed = atomic_load(&k->failed);
     if (k->aborted || (failed && (k->complete || k->kept)))
-        discard(s, k);
+        hx_sink_discard(s, k);
     else if (failed)
         hx_sink_drop_blocks(s, k); /* the owner ends it */
     else if (k->head)
