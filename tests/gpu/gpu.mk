@@ -1,0 +1,26 @@
+# Tests that need an NVIDIA GPU of any kind (compute capability 8.0 or newer). One card is enough: pair tests then run
+# between streams and buffers of it. `make test-gpu` builds and runs them; `make gpu-kit` only builds, into GPU_KIT,
+# with the libraries that a bare machine lacks, so that the folder can be carried to one and run.sh started there.
+
+GPU_TESTS := $(patsubst tests/gpu/test_%.c,$(O)/gpu/test_%,$(wildcard tests/gpu/test_*.c))
+GPU_KIT   ?= $(BUILD)/gpu-kit
+
+ifneq ($(CUDA),0)
+$(O)/gpu/test_%: $(O)/obj/tests/gpu/test_%.o $(call hx_libs,probe)
+	@mkdir -p $(@D)
+	@echo "  LD    gpu test $*"
+	$(Q)$(CC) $(HX_LDFLAGS) $(LDFLAGS) -o $@ $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(call hx_sysl,probe) -lcmocka -lm
+
+gpu-kit: $(GPU_TESTS) $(O)/bin/hx-probe
+	@rm -rf $(GPU_KIT)
+	@mkdir -p $(GPU_KIT)/lib
+	$(Q)cp $(GPU_TESTS) $(O)/bin/hx-probe tests/gpu/run.sh tests/gpu/check_probe.py tests/run-unit.sh $(GPU_KIT)/
+	$(Q)cp -L $$(ldd $(firstword $(GPU_TESTS)) | sed -n 's/.*libcmocka[^ ]* => \([^ ]*\) .*/\1/p') $(GPU_KIT)/lib/
+
+test-gpu: gpu-kit
+	$(Q)$(GPU_KIT)/run.sh
+else
+gpu-kit test-gpu:
+	@echo "built without CUDA: no GPU tests"; exit 1
+endif
+.PHONY: gpu-kit test-gpu

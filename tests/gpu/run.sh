@@ -1,0 +1,58 @@
+#!/bin/sh
+# Runs the GPU tests of the folder it lies in (make gpu-kit): unit tests with planted faults, then the probe itself, then
+# memcheck where compute-sanitizer is installed. Closing line "N passed, N failed, N skipped".
+# usage: run.sh [folder for results, default a temporary one]
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+out=${1:-$(mktemp -d)}
+mkdir -p "$out"
+cd "$here" || exit 70
+export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+pass=0; fail=0; skip=0
+
+# verdict NAME STATUS: one counted line.
+verdict() {
+    if [ "$2" -eq 0 ]; then
+        pass=$((pass + 1)); echo "  $1: passed"
+    else
+        fail=$((fail + 1)); echo "  $1: FAILED ($2)"
+    fi
+}
+
+./run-unit.sh ./test_* >"$out/unit.log" 2>&1
+cat "$out/unit.log"
+last=$(tail -1 "$out/unit.log")
+for word in passed failed skipped; do
+    n=$(echo "$last" | grep -oE "[0-9]+ $word" | cut -d' ' -f1)
+    case $word in
+    passed) pass=$((pass + ${n:-0})) ;;
+    failed) fail=$((fail + ${n:-1})) ;;
+    skipped) skip=$((skip + ${n:-0})) ;;
+    esac
+done
+
+start=$(date +%s)
+./hx-probe --self-test --no-nccl --output "$out/probe.json"
+verdict "hx-probe --self-test" $?
+echo "  took $(($(date +%s) - start)) s"
+python3 check_probe.py "$out/probe.json"
+verdict "its result" $?
+
+# Memcheck slows kernels down by much: little memory, and only kernels, not rates.
+if command -v compute-sanitizer >/dev/null 2>&1; then
+    for part in memory peers; do
+        compute-sanitizer --tool memcheck --target-processes all --error-exitcode 99 --log-file "$out/memcheck-$part.%p.log" \
+            ./test_probe "sanitizer_$part" >"$out/memcheck-$part.out" 2>&1
+        rc=$?
+        grep -h "ERROR SUMMARY" "$out/memcheck-$part".*.log | sort | uniq -c
+        # A process that dies by design leaves no summary; every summary that is there has to be clean.
+        if grep -h "ERROR SUMMARY" "$out/memcheck-$part".*.log | grep -qv "ERROR SUMMARY: 0 errors"; then rc=1; fi
+        if ! grep -qh "ERROR SUMMARY: 0 errors" "$out/memcheck-$part".*.log; then rc=1; fi
+        [ $rc -ne 0 ] && tail -20 "$out/memcheck-$part.out" && cat "$out/memcheck-$part".*.log | head -60
+        verdict "memcheck, $part" $rc
+    done
+else
+    echo "  memcheck: skipped, compute-sanitizer is not installed"; skip=$((skip + 2))
+fi
+echo "$pass passed, $fail failed, $skip skipped"
+[ "$fail" -eq 0 ]
