@@ -98,6 +98,7 @@ class Fault:
     seconds: float = 60
     rate: int = 0                   # bytes per second
     delay: float = 0                # before the answer begins
+    silent: bool = False            # the connection ends without an answer
     call: object = None             # called with the request, at the moment of the fault
     hits: int = 0
 
@@ -422,6 +423,8 @@ class Port:
                 hub.ended.wait(fault.delay)
             if fault.call:
                 fault.call(request)
+            if fault.silent:
+                return False
         if fault and fault.status:
             answer = Answer(fault.status, fault.body)
         elif method not in ("GET", "HEAD"):

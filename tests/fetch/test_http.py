@@ -36,6 +36,7 @@ PASSING = {
     "reset-in-the-body": {"reset": 2000},
     "closed-in-the-body": {"cut": 2000},
     "closed-before-a-byte": {"cut": 0},
+    "closed-without-an-answer": {"silent": True},
     "stalled-in-the-body": {"stall": 2000},
     "stalled-before-a-byte": {"stall": 0},
     "below-8-kB-a-second": {"rate": 2000},
@@ -54,9 +55,13 @@ def test_passing_fault(hub, fetch, name):
     assert fault.hits > PASSING[name].get("times", 1), "no second try"
 
 
-@pytest.mark.parametrize("name", ["unavailable-503-twice", "reset-in-the-body", "stalled-before-a-byte"])
+RESOLVE = {"unavailable-503-twice": {"status": 503, "times": 2}, "closed-without-an-answer": {"silent": True},
+           "answer-takes-too-long": {"delay": 3}, "not-a-place-to-go-to": {"headers": {"Location": "nonsense://x"}}}
+
+
+@pytest.mark.parametrize("name", RESOLVE)
 def test_passing_fault_of_resolve(hub, fetch, name):
-    fault = hub.fault("hub", SHARD, **{"times": 1, **PASSING[name]})
+    fault = hub.fault("hub", SHARD, **{"times": 1, **RESOLVE[name]})
     fetch.run()
     fetch.check()
     assert fault.hits >= 2
@@ -131,7 +136,8 @@ def test_relative_redirect_of_a_renamed_repository(make_hub, make_fetch):
 
 @pytest.mark.parametrize("where", ["hub", "cdn"])
 def test_captive_portal_by_redirect(hub, fetch, where):
-    hub.fault(where, status=302, headers={"Location": hub.url + "/login"})
+    # The login page lies at the port that has no fault.
+    hub.fault(where, status=302, headers={"Location": (hub.url if where == "cdn" else hub.cdn_url) + "/login"})
     p = fetch.start()
     wait_for(lambda: p.poll() is not None or "captive portal" in p.err.read_text() + p.out.read_text(), 30)
     fetch.check_invisible()
