@@ -300,7 +300,7 @@ bool hx_p2p_eligible(const struct hx_facts *f)
     static hx_check_fn *const must_pass[] = {hx_p2p_01, hx_p2p_03, hx_p2p_04, hx_p2p_05,
                                              hx_p2p_06, hx_p2p_07, hx_p2p_13};
     struct hx_finding scratch;
-    if (!f->measured || !f->probe.has_p2p)
+    if (!f->measured || !f->probe.has_p2p || f->p2p_lock[0])
         return false;
     for (size_t i = 0; i < sizeof(must_pass) / sizeof(must_pass[0]); i++)
         if (must_pass[i](f, &scratch) != HX_PASS)

@@ -57,11 +57,12 @@ static void take_resolved(const char *text, char *out, size_t size)
     }
 }
 
-static int ask_modules(const struct hx_commands *commands, struct hx_facts *f, struct hx_error *err)
+static int ask_modules(const struct hx_commands *commands, int timeout_ms, struct hx_facts *f,
+                       struct hx_error *err)
 {
     static const char *const resolve[] = {"modprobe", "-n", "-v", "nvidia", NULL};
     struct hx_command_result result;
-    int r = hx_command_run(commands, resolve, hx_hw_limits.tool_timeout_ms, &result, err);
+    int r = hx_command_run(commands, resolve, timeout_ms, &result, err);
     if (r < 0)
         return r;
     f->resolve_known = result.rc == 0;
@@ -72,7 +73,7 @@ static int ask_modules(const struct hx_commands *commands, struct hx_facts *f, s
     char path[300];
     snprintf(path, sizeof(path), "%s/nvidia.ko", f->wanted.bundle.module_dir);
     const char *const srcversion[] = {"modinfo", "-F", "srcversion", path, NULL};
-    r = hx_command_run(commands, srcversion, hx_hw_limits.tool_timeout_ms, &result, err);
+    r = hx_command_run(commands, srcversion, timeout_ms, &result, err);
     if (r < 0)
         return r;
     f->bundle_module_known = result.rc == 0;
@@ -83,13 +84,13 @@ static int ask_modules(const struct hx_commands *commands, struct hx_facts *f, s
     return 0;
 }
 
-static int ask_matrix(const struct hx_commands *commands, const char *a, const char *b,
-                      hx_smi_cells cell, struct hx_error *err)
+static int ask_matrix(const struct hx_commands *commands, int timeout_ms, const char *a,
+                      const char *b, hx_smi_cells cell, struct hx_error *err)
 {
     const char *const argv[] = {"nvidia-smi", "topo", a, b, NULL};
     struct hx_command_result result;
     int n = 0;
-    int r = hx_command_run(commands, argv, hx_hw_limits.tool_timeout_ms, &result, err);
+    int r = hx_command_run(commands, argv, timeout_ms, &result, err);
     if (r < 0)
         return r;
     if (result.rc != 0 || hx_smi_parse_matrix(result.out, result.out_len, &n, cell, NULL) < 0)
@@ -99,8 +100,9 @@ static int ask_matrix(const struct hx_commands *commands, const char *a, const c
 }
 
 /* Without the management library the tool's text stands in for it. */
-static int fall_back(const struct hx_commands *commands, const struct hx_command_result *query,
-                     struct hx_facts *f, struct hx_error *err)
+static int fall_back(const struct hx_commands *commands, int timeout_ms,
+                     const struct hx_command_result *query, struct hx_facts *f,
+                     struct hx_error *err)
 {
     struct hx_nvml_snapshot *s = calloc(1, sizeof(*s));
     hx_smi_cells *cell = calloc(1, sizeof(*cell));
@@ -111,7 +113,7 @@ static int fall_back(const struct hx_commands *commands, const struct hx_command
             const char *a, *b;
         } ask[3] = {{"-p2p", "r"}, {"-p2p", "w"}, {"-m", NULL}};
         for (int k = 0; k < 3 && r >= 0; k++) {
-            r = ask_matrix(commands, ask[k].a, ask[k].b, *cell, err);
+            r = ask_matrix(commands, timeout_ms, ask[k].a, ask[k].b, *cell, err);
             for (int i = 0; i < r && i < s->n_devices; i++) {
                 for (int j = 0; j < r && j < s->n_devices; j++) {
                     const char *word = (*cell)[i][j];
@@ -132,7 +134,8 @@ static int fall_back(const struct hx_commands *commands, const struct hx_command
     return r < 0 ? r : 0;
 }
 
-static int ask_smi(const struct hx_commands *commands, struct hx_facts *f, struct hx_error *err)
+static int ask_smi(const struct hx_commands *commands, int timeout_ms, struct hx_facts *f,
+                   struct hx_error *err)
 {
     static const char *const query[] = {"nvidia-smi", "--query-gpu=" HX_SMI_FIELDS, "--format=csv",
                                         NULL};
@@ -141,14 +144,14 @@ static int ask_smi(const struct hx_commands *commands, struct hx_facts *f, struc
     /* A driver that hangs gets no second helper. */
     if (f->nvml.state == HX_NVML_HUNG || (!f->driver.loaded && !f->scan.n))
         return 0;
-    int r = hx_command_run(commands, query, hx_hw_limits.tool_timeout_ms, &result, err);
+    int r = hx_command_run(commands, query, timeout_ms, &result, err);
     if (r < 0)
         return r;
     f->smi_rc = result.rc;
     f->smi_mismatch = strstr(result.err_text, "Driver/library version mismatch") ||
                       strstr(result.out, "Driver/library version mismatch");
     if (f->nvml.state == HX_NVML_NO_LIBRARY && result.rc == 0)
-        r = fall_back(commands, &result, f, err);
+        r = fall_back(commands, timeout_ms, &result, f, err);
     hx_command_result_done(&result);
     return r;
 }
@@ -242,6 +245,8 @@ int hx_facts_collect(const struct hx_collect_options *o, struct hx_root *root, s
 {
     memset(f, 0, sizeof(*f));
     f->minutes = 1;
+    const int timeout_ms =
+        o->tool_timeout_ms > 0 ? o->tool_timeout_ms : hx_hw_limits.tool_timeout_ms;
     struct hx_commands *commands = NULL;
     int r = read_wanted(o, f, err);
     r = r < 0 ? r : hx_pci_scan(root, &f->scan, err);
@@ -254,12 +259,12 @@ int hx_facts_collect(const struct hx_collect_options *o, struct hx_root *root, s
     r = r < 0 ? r : hx_platform_read(root, commands, &f->scan, &f->platform, err);
     /* Without a card on the bus the library has nothing to say. */
     if (r == 0 && (f->scan.n || f->driver.loaded))
-        r = hx_nvml_snapshot(o->nvml, hx_hw_limits.tool_timeout_ms, &f->nvml, err);
+        r = hx_nvml_snapshot(o->nvml, timeout_ms, &f->nvml, err);
     else
         f->nvml.state = HX_NVML_NO_DRIVER;
-    r = r < 0 ? r : ask_smi(commands, f, err);
+    r = r < 0 ? r : ask_smi(commands, timeout_ms, f, err);
     if (r == 0 && f->wanted.bundle.present)
-        r = ask_modules(commands, f, err);
+        r = ask_modules(commands, timeout_ms, f, err);
     r = r < 0 ? r : read_klog(o, root, f, err);
     if (r == 0) {
         read_bundle_files(root, f);

@@ -38,6 +38,8 @@ struct hx_facts {
     bool busy;            /* the cards are in use: nothing was measured */
     char unmeasured[160]; /* why there are no measurements, "" if there are */
 
+    char p2p_lock[16]; /* an earlier run with the same key: "corrupt", "hang", or "" */
+
     struct hx_card card[HX_CARDS];
     int n_cards;   /* CMP 170HX on the bus */
     int n_foreign; /* other NVIDIA display functions */
@@ -57,6 +59,7 @@ struct hx_facts {
 struct hx_collect_options {
     const char *root, *config, *nvml, *nvml_load, *commands, *kernel_log;
     const char *cards_conf, *cards_conf_dir, *active;
+    int tool_timeout_ms; /* for the driver's answers, 0: the standard 20 s */
 };
 
 /* The read-only part: seconds, no CUDA. Nothing that is absent is an error. */
