@@ -25,6 +25,17 @@ static void put_out(struct hx_transfer *t, struct hx_job *j, int r, const char *
     hx_job_requeue(t, j, false, 0, why);
 }
 
+static void on_protocol_error(struct hx_transfer *t, struct hx_job *j)
+{
+    struct hx_host *h = hx_job_host(t, j);
+    t->stats.protocol_errors++;
+    hx_transfer_note(t, false, "%s: '%.200s': %s", h->origin, j->file->path, j->why);
+    if (hx_host_protocol_error(h, t->now.mono, t->remotes.host_out_s, j->why))
+        hx_transfer_note(t, true, "%s is out for %.0f s: %s", h->origin, t->remotes.host_out_s,
+                         j->why);
+    hx_job_requeue(t, j, true, 0, j->why);
+}
+
 static void on_redirect(struct hx_transfer *t, struct hx_job *j)
 {
     char url[HX_URL_MAX];
@@ -33,12 +44,12 @@ static void on_redirect(struct hx_transfer *t, struct hx_job *j)
     int host = r < 0 ? r : hx_remotes_host(&t->remotes, url);
     bool down = host >= 0 && strncmp(j->url, "https", 5) == 0 && strncmp(url, "https", 5) != 0;
     if (host < 0 || down || ++j->hops > MAX_HOPS) {
-        t->stats.protocol_errors++;
-        hx_host_failed(hx_job_host(t, j), t->now.mono);
-        hx_job_requeue(t, j, true, 0,
-                       j->hops > MAX_HOPS ? "more than 5 redirects"
-                       : down             ? "a redirect from https to http"
-                                          : "a redirect to something that is not a web address");
+        snprintf(j->why, sizeof(j->why), "%s",
+                 down              ? "a redirect from https to http"
+                 : host == -ENOSPC ? "redirects to too many different hosts"
+                 : host < 0        ? "a redirect to something that is not a web address"
+                                   : "more than 5 redirects");
+        on_protocol_error(t, j);
         return;
     }
     bool leaves = !t->remotes.hosts[host].is_endpoint;
@@ -121,17 +132,6 @@ static void on_server_error(struct hx_transfer *t, struct hx_job *j)
     char why[256];
     snprintf(why, sizeof(why), "%.100s from %.140s", j->why, hx_job_host(t, j)->origin);
     hx_job_requeue(t, j, true, wait > 0 ? t->now.mono + wait : 0, why);
-}
-
-static void on_protocol_error(struct hx_transfer *t, struct hx_job *j)
-{
-    struct hx_host *h = hx_job_host(t, j);
-    t->stats.protocol_errors++;
-    hx_transfer_note(t, false, "%s: '%.200s': %s", h->origin, j->file->path, j->why);
-    if (hx_host_protocol_error(h, t->now.mono, t->remotes.host_out_s, j->why))
-        hx_transfer_note(t, true, "%s is out for %.0f s: %s", h->origin, t->remotes.host_out_s,
-                         j->why);
-    hx_job_requeue(t, j, true, 0, j->why);
 }
 
 static void on_range_ignored(struct hx_transfer *t, struct hx_job *j)

@@ -326,10 +326,13 @@ void hx_fetch_certificate_text(double now, double built, const char *tls, char *
     char plain[160];
     size_t i = 0;
     for (; tls[i] && i < sizeof(plain) - 1; i++)
-        plain[i] = (unsigned char)tls[i] < ' ' || (unsigned char)tls[i] > 0x7e ? ' ' : tls[i];
+        plain[i] = tls[i];
     plain[i] = '\0';
+    hx_url_redact(plain, NULL, NULL);
+    bool dated = strstr(plain, "not yet valid") || strstr(plain, "expired");
     snprintf(out, n, "its certificate is not accepted (%s)%s", plain,
              now < built
                  ? "; this machine's clock is before the date of this program: set the clock"
-                 : "");
+             : dated ? "; is this machine's clock right?"
+                     : "");
 }
