@@ -94,7 +94,8 @@ enum hx_verdict hx_drv_06(const struct hx_facts *f, struct hx_finding *out)
     for (int i = 0; i < f->n_cards; i++) {
         for (int g = 0; g < f->driver.n_gpus; g++) {
             const char *firmware = f->driver.gpu[g].firmware;
-            if (!firmware[0] ||
+            /* A card that never started says N/A whatever the setting: ERR-02 and INV-03 tell. */
+            if (!firmware[0] || f->card[i].nvml < 0 ||
                 !hx_pci_address_equal(&f->driver.gpu[g].address, &f->card[i].pci->address))
                 continue;
             if (strcmp(firmware, f->driver.proc.version) != 0)

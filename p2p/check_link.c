@@ -63,9 +63,10 @@ enum hx_verdict hx_lnk_03(const struct hx_facts *f, struct hx_finding *out)
         for (int h = 0; h < g->n_hops; h++) {
             const struct hx_pci_hop *hop = &g->hop[h];
             any = true;
-            /* The port at the card: fewer lanes than the card could use. Further up: a link that
-             * carries less than the card's own. */
-            bool narrow_port = h == 0 && hop->max.width > 0 && g->max.width > hop->max.width;
+            /* The port at the card: it has fewer lanes than the card, and all of them are in use.
+             * Further up: a link that carries less than the card's own. */
+            bool narrow_port = h == 0 && hop->max.width > 0 && g->max.width > hop->max.width &&
+                               card.width >= hop->max.width;
             bool narrow_hop = h > 0 && lanes(hop->now) > 0 && lanes(hop->now) < lanes(card);
             if (narrow_port || narrow_hop)
                 return hx_find(out, HX_WARN, narrow_port ? "port" : "hop",
