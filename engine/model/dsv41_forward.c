@@ -59,6 +59,8 @@ static int engram(struct hx_pass *p, int slot)
                      dot = hx_pass_act(p, HX_ACT_ENGRAM_DOT, n),
                      gate = hx_pass_act(p, HX_ACT_ENGRAM_GATE, n);
     size_t n_values = (size_t)(codes.ne[1] * codes.ne[2]);
+    if (p->in->engram_wait)
+        HX_STEP(p->in->engram_wait(p->in->engram_user, slot, p->err));
     HX_STEP(upload_rows(p, p->rows, p->in->engram[slot].codes, n_values, codes.data));
     HX_STEP(upload_rows(p, p->rows, p->in->engram[slot].scales, n_values / 32, scales.data));
     HX_RUN(p, engram_rows, &codes, &scales, &v);

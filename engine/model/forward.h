@@ -30,6 +30,9 @@ struct hx_forward_in {
         const uint8_t *codes;  /* [n_tok][cols][dim] e4m3 */
         const uint8_t *scales; /* [n_tok][cols][dim/32] UE8M0 */
     } engram[HX_MAX_ENGRAM];
+    /* Fills engram[slot] in; called when the pass comes to its layer. NULL: it is filled in. */
+    int (*engram_wait)(void *user, int slot, struct hx_error *err);
+    void *engram_user;
     float *logits; /* out, host: [sum of n_logits][n_vocab] */
     /* NULL: none. With a tap every layer computes every row; without one, layers behind the last KV
      * source compute only rows that the wanted logits or later passes depend on (decisions.md 9:

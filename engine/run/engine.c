@@ -113,7 +113,10 @@ static int open_rank(struct hx_engine *e, struct hx_error *err)
                                  .drafts = o->drafts > 0,
                                  .max_seq = o->max_sequences,
                                  .progress = o->progress,
-                                 .user = o->user};
+                                 .user = o->user,
+                                 .engram = {.paths = o->engram_paths,
+                                            .buffered = o->engram_buffered,
+                                            .cache_bytes = o->engram_cache}};
     int r = hp && maps ? hx_hparams_load(o->model_dir, hp, err)
                        : hx_fail(err, -ENOMEM, "out of memory");
     if (r == 0)
@@ -249,10 +252,22 @@ void hx_engine_stats(struct hx_engine *e, struct hx_engine_stats *out)
 
 enum hx_engine_health hx_engine_health(struct hx_engine *e, struct hx_error *reason)
 {
+    struct hx_engram_stream *engram = hx_rank_engram(e->rank);
+    struct hx_error why;
+    enum hx_engram_health drives = engram ? hx_engram_stream_health(engram, &why) : HX_ENGRAM_OK;
     pthread_mutex_lock(&e->mutex);
     enum hx_engine_health h = e->health;
     if (reason && h != HX_HEALTH_OK)
         *reason = e->health_reason;
     pthread_mutex_unlock(&e->mutex);
+    /* A lost drive may come back, so this is not kept. */
+    enum hx_engine_health theirs = drives == HX_ENGRAM_OFFLINE    ? HX_HEALTH_FAILED
+                                   : drives == HX_ENGRAM_DEGRADED ? HX_HEALTH_DEGRADED
+                                                                  : HX_HEALTH_OK;
+    if (theirs > h) {
+        h = theirs;
+        if (reason)
+            *reason = why;
+    }
     return h;
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engram/engram.h"
+#include "run/feed.h"
 
 struct hx_rank {
     struct hx_rank_options opt;
@@ -14,17 +14,15 @@ struct hx_rank {
     const struct hx_hparams *hp;
     struct hx_forward *fwd;
     struct hx_kv_pool *kv;
-    struct hx_engram_hash *hash;
-    struct hx_engram_reader *reader;
-    struct hx_forward_seq *seq; /* [max_seq] */
-    struct hx_draft_seq *draft; /* [max_seq] */
-    int *n_keep;                /* [max_seq] */
+    struct hx_feed *feed;         /* NULL: a model without Engram */
+    struct hx_feed_seq *feed_seq; /* [max_seq] */
+    struct hx_forward_seq *seq;   /* [max_seq] */
+    struct hx_draft_seq *draft;   /* [max_seq] */
+    int *n_keep;                  /* [max_seq] */
     bool has_drafter;
     int32_t *token; /* [max_tok] */
     uint8_t *dead;
-    int32_t *history; /* [n_gram - 1 + max_tok] of one sequence */
-    uint8_t *history_dead;
-    int64_t *rows; /* [max_tok][cols] */
+    int64_t *rows; /* [max_tok][cols], taps */
     uint8_t *codes[HX_MAX_ENGRAM], *scales[HX_MAX_ENGRAM];
 };
 
@@ -41,33 +39,10 @@ static void weights_progress(void *user, double fraction)
 
 static int open_engram(struct hx_rank *r, struct hx_error *err)
 {
-    const struct hx_hparams *h = r->hp;
-    struct hx_engram_hash_config c = {.n_table = h->n_engram,
-                                      .n_gram = h->engram_ngram,
-                                      .n_head = h->engram_n_head,
-                                      .first_bucket = h->engram_vocab,
-                                      .n_compressed = h->engram_compressed,
-                                      .pad_token = h->engram_pad,
-                                      .token_map = hx_model_token_map(r->model),
-                                      .n_vocab = h->n_vocab};
-    struct hx_engram_table table[HX_MAX_ENGRAM];
-    for (int i = 0; i < h->n_engram; i++) {
-        struct hx_row_file f;
-        c.layer[i] = h->engram_layer[i];
-        c.declared_rows[i] = h->engram_rows[i];
-        int e = hx_model_engram_file(r->model, i, &f);
-        if (e < 0)
-            return hx_fail(err, e, "no Engram table of layer %d", c.layer[i]);
-        if (strcmp(f.path, f.scale_path) != 0)
-            return hx_fail(err, -EINVAL,
-                           "Engram table of layer %d: weights in %s but scales in %s: one file is "
-                           "expected",
-                           c.layer[i], f.path, f.scale_path);
-        table[i] = (struct hx_engram_table){f.path,   f.data_offset, f.scale_offset,
-                                            f.n_rows, f.row_bytes,   f.scale_bytes};
-    }
-    int e = hx_engram_hash_new(&c, &r->hash, err);
-    return e < 0 ? e : hx_engram_pread_open(table, h->n_engram, &r->reader, err);
+    struct hx_feed_options o = r->opt.engram;
+    o.max_tok = r->opt.max_tok;
+    o.max_seq = r->opt.max_seq;
+    return hx_feed_open(r->model, &o, &r->feed, err);
 }
 
 static int open_arrays(struct hx_rank *r, struct hx_error *err)
@@ -77,10 +52,9 @@ static int open_arrays(struct hx_rank *r, struct hx_error *err)
               (r->draft = calloc(n_seq, sizeof(*r->draft))) &&
               (r->n_keep = calloc(n_seq, sizeof(*r->n_keep))) && (r->token = calloc(n, 4)) &&
               (r->dead = calloc(n, 1));
-    if (ok && r->hash) {
-        size_t cols = (size_t)hx_engram_n_cols(r->hash), width = (size_t)r->hp->engram_dim;
-        ok = (r->history = calloc(n + HX_ENGRAM_MAX_NGRAM, 4)) &&
-             (r->history_dead = calloc(n + HX_ENGRAM_MAX_NGRAM, 1)) &&
+    if (ok && r->feed) {
+        size_t cols = (size_t)hx_feed_n_cols(r->feed), width = (size_t)r->hp->engram_dim;
+        ok = (r->feed_seq = calloc(n_seq, sizeof(*r->feed_seq))) &&
              (r->rows = calloc(n * cols, sizeof(*r->rows)));
         for (int i = 0; ok && i < r->hp->n_engram; i++) {
             r->codes[i] = malloc(n * cols * width);
@@ -133,9 +107,7 @@ void hx_rank_close(struct hx_rank *r)
 {
     if (!r)
         return;
-    if (r->reader)
-        r->reader->ops->close(r->reader);
-    hx_engram_hash_free(r->hash);
+    hx_feed_close(r->feed);
     hx_kv_pool_close(r->kv);
     hx_forward_close(r->fwd);
     hx_model_close(r->model);
@@ -150,8 +122,7 @@ void hx_rank_close(struct hx_rank *r)
     free(r->n_keep);
     free(r->token);
     free(r->dead);
-    free(r->history);
-    free(r->history_dead);
+    free(r->feed_seq);
     free(r->rows);
     free(r);
 }
@@ -203,46 +174,47 @@ static int check_step(const struct hx_rank *r, const struct hx_step_seq *seqs, i
     return 0;
 }
 
-/* Row ids of one sequence's new tokens. The hash looks back over the last tokens only, so it sees
- * those as the whole history. */
-static int hash_sequence(struct hx_rank *r, int table, const struct hx_step_seq *s, int64_t *rows,
-                         struct hx_error *err)
+/* The pass comes to a layer with Engram. */
+static int wait_engram(void *user, int slot, struct hx_error *err)
 {
-    int64_t past = hx_kv_seq_len(s->kv), back = r->hp->engram_ngram - 1;
-    if (back > past)
-        back = past;
-    memcpy(r->history, hx_kv_seq_tokens(s->kv) + (past - back), (size_t)back * 4);
-    memcpy(r->history_dead, hx_kv_seq_dead(s->kv) + (past - back), (size_t)back);
-    memcpy(r->history + back, s->tokens, (size_t)s->n_tok * 4);
-    if (s->dead)
-        memcpy(r->history_dead + back, s->dead, (size_t)s->n_tok);
-    else
-        memset(r->history_dead + back, 0, (size_t)s->n_tok);
-    return hx_engram_hash_rows(r->hash, table, r->history, r->history_dead, back, s->n_tok, rows,
-                               err);
+    struct hx_rank *r = user;
+    int e = hx_feed_rows(r->feed, slot, r->codes[slot], r->scales[slot], err);
+    return e < 0 ? hx_wrap(err, e, "Engram rows of layer %d", r->hp->engram_layer[slot]) : 0;
 }
 
-static int fetch_engram(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, int n_tok,
+static int begin_engram(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, int n_tok,
                         hx_tap_fn tap, void *tap_user, struct hx_error *err)
 {
-    int cols = r->hash ? hx_engram_n_cols(r->hash) : 0;
-    for (int i = 0; i < r->hp->n_engram; i++) {
-        int64_t *rows = r->rows;
-        for (int s = 0; s < n_seqs; s++) {
-            int e = hash_sequence(r, i, &seqs[s], rows, err);
-            if (e < 0)
-                return hx_wrap(err, e, "sequence %d of a step", s);
-            rows += (int64_t)seqs[s].n_tok * cols;
-        }
-        int e = r->reader->ops->read(r->reader, i, r->rows, (int64_t)n_tok * cols, r->codes[i],
-                                     r->scales[i], err);
-        if (e < 0)
-            return hx_wrap(err, e, "Engram rows of layer %d", r->hp->engram_layer[i]);
-        if (tap)
+    for (int i = 0; i < n_seqs; i++)
+        r->feed_seq[i] = (struct hx_feed_seq){seqs[i].kv, seqs[i].tokens, seqs[i].dead,
+                                              seqs[i].n_tok, seqs[i].n_logits > 0};
+    int e = hx_feed_begin(r->feed, r->feed_seq, n_seqs, err);
+    for (int i = 0; e == 0 && tap && i < r->hp->n_engram; i++) {
+        e = hx_feed_row_ids(r->feed, i, r->rows, err);
+        if (e == 0)
             tap(tap_user, "engram.rows", r->hp->engram_layer[i],
-                &(struct hx_tensor){HX_DTYPE_I64, 2, {n_tok, cols, 1, 1}, r->rows});
+                &(struct hx_tensor){
+                    HX_DTYPE_I64, 2, {n_tok, hx_feed_n_cols(r->feed), 1, 1}, r->rows});
     }
-    return 0;
+    return e;
+}
+
+void hx_rank_want(struct hx_rank *r, enum hx_engram_class urgency, const struct hx_kv_seq *kv,
+                  const int32_t *tokens, int64_t first, int n)
+{
+    if (r->feed && n > 0)
+        hx_feed_want(r->feed, urgency, kv, tokens, first, n);
+}
+
+void hx_rank_forget(struct hx_rank *r, const struct hx_kv_seq *kv)
+{
+    if (r->feed)
+        hx_feed_forget(r->feed, kv);
+}
+
+struct hx_engram_stream *hx_rank_engram(struct hx_rank *r)
+{
+    return r->feed ? hx_feed_stream(r->feed) : NULL;
 }
 
 int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, float *logits,
@@ -264,8 +236,6 @@ int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, 
             memset(r->dead + n, 0, (size_t)s->n_tok);
         n += s->n_tok;
     }
-    if (e == 0)
-        e = fetch_engram(r, seqs, n_seqs, n, tap, tap_user, err);
     if (e < 0)
         return e;
     struct hx_forward_in in = {.n_seq = n_seqs,
@@ -279,7 +249,15 @@ int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, 
         in.engram[i].codes = r->codes[i];
         in.engram[i].scales = r->scales[i];
     }
-    e = hx_forward_run(r->fwd, &in, err);
+    if (r->feed) {
+        in.engram_wait = wait_engram;
+        in.engram_user = r;
+        e = begin_engram(r, seqs, n_seqs, n, tap, tap_user, err);
+    }
+    if (e == 0)
+        e = hx_forward_run(r->fwd, &in, err);
+    if (r->feed)
+        hx_feed_end(r->feed, e < 0);
     bool drafts = false;
     for (int i = 0; i < n_seqs; i++) {
         r->n_keep[i] = seqs[i].n_tok;
@@ -301,6 +279,8 @@ int hx_rank_accept(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs
             return hx_fail(err, -EINVAL,
                            "sequence %d of a step: keeps %d of %d rows, %d of them drafts", i,
                            n_keep[i], seqs[i].n_tok, seqs[i].n_draft);
+        if (n_keep[i] < seqs[i].n_tok && hx_rank_engram(r))
+            hx_engram_count_rejected(hx_rank_engram(r), seqs[i].n_tok - n_keep[i]);
         if (n_keep[i] < seqs[i].n_tok)
             e = hx_kv_seq_truncate(seqs[i].kv,
                                    hx_kv_seq_len(seqs[i].kv) - seqs[i].n_tok + n_keep[i], err);

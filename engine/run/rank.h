@@ -6,6 +6,7 @@
 
 #include "kv/kv.h"
 #include "model/forward.h"
+#include "run/feed.h"
 
 struct hx_rank_options {
     const char *model_dir;
@@ -16,6 +17,7 @@ struct hx_rank_options {
     int64_t max_context;
     bool drafts; /* with the drafter, if the model has one */
     struct hx_kv_options kv;
+    struct hx_feed_options engram; /* max_tok and max_seq are filled in */
     void (*progress)(void *user, const char *stage, double fraction); /* may be NULL */
     void *user;
 };
@@ -52,6 +54,13 @@ int hx_rank_accept(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs
 int hx_rank_draft(struct hx_rank *r, struct hx_kv_seq *const *seqs, const int32_t *anchors, int n,
                   int32_t *tokens, float *z, hx_tap_fn tap, void *tap_user,
                   struct hx_error *err) HX_MUST;
+/* Engram rows of positions that a later step will compute: hx_feed_want. */
+void hx_rank_want(struct hx_rank *r, enum hx_engram_class urgency, const struct hx_kv_seq *kv,
+                  const int32_t *tokens, int64_t first, int n);
+/* Before a sequence is freed. */
+void hx_rank_forget(struct hx_rank *r, const struct hx_kv_seq *kv);
+/* NULL: the model has no Engram, or its rows come from a plain reader. */
+struct hx_engram_stream *hx_rank_engram(struct hx_rank *r);
 /* hx_forward_layer_rows of the last step. */
 int64_t hx_rank_layer_rows(const struct hx_rank *r);
 

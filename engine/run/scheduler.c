@@ -9,6 +9,8 @@
 /* Rows of a failed step that cannot have overwritten window rows which a retry needs: the slack of
  * the ring (kv/layout.c). */
 #define RETRY_TOK 16
+/* Prompt chunks whose Engram rows are read before their step. */
+#define CHUNKS_AHEAD 2
 
 /* ---- queue and lists ---- */
 
@@ -100,6 +102,13 @@ static void request_over(struct hx_engine *e, struct hx_request *r)
     hx_request_unref(r);
 }
 
+static void free_kv(struct hx_engine *e, struct hx_sequence *s)
+{
+    hx_rank_forget(e->rank, s->kv);
+    hx_kv_seq_free(s->kv);
+    s->kv = NULL;
+}
+
 /* Ends a sequence in any state; what was computed goes to the prefix cache unless it failed. r may
  * be gone afterwards. */
 static void end_sequence(struct hx_engine *e, struct hx_sequence *s, enum hx_end_reason reason,
@@ -114,8 +123,7 @@ static void end_sequence(struct hx_engine *e, struct hx_sequence *s, enum hx_end
         run_remove(e, s);
         if (reason != HX_END_ERROR)
             hx_kv_prefix_publish(s->kv);
-        hx_kv_seq_free(s->kv);
-        s->kv = NULL;
+        free_kv(e, s);
     }
     s->state = HX_SEQ_DONE;
     for (int i = 0; led && i < r->params.n_choices; i++) {
@@ -300,8 +308,7 @@ static void admit(struct hx_engine *e)
 static void preempt(struct hx_engine *e, struct hx_sequence *s)
 {
     hx_kv_prefix_publish(s->kv);
-    hx_kv_seq_free(s->kv);
-    s->kv = NULL;
+    free_kv(e, s);
     run_remove(e, s);
     queue_before(e, s, e->queue);
     pthread_mutex_lock(&e->mutex);
@@ -352,10 +359,33 @@ static int make_room(struct hx_engine *e, int n_rows, struct hx_sequence **batch
     return n;
 }
 
+/* Engram rows of the tokens that this step will compute as far as they are known, that is before
+ * the drafter runs; then of the next prompt chunks, whose reads overlap with the step. */
+static void want_rows(struct hx_engine *e, struct hx_sequence *const *batch, const int *n_tok,
+                      int n)
+{
+    for (int i = 0; i < n; i++) {
+        struct hx_sequence *s = batch[i];
+        int64_t len = hx_kv_seq_len(s->kv);
+        bool decode = hx_sequence_prefill_left(s) == 0;
+        hx_rank_want(e->rank, decode ? HX_ENGRAM_DECODE : HX_ENGRAM_CHUNK, s->kv, s->tokens + len,
+                     len, n_tok[i]);
+    }
+    for (int ahead = 1; ahead <= CHUNKS_AHEAD; ahead++) {
+        for (int i = 0; i < n; i++) {
+            struct hx_sequence *s = batch[i];
+            int64_t at = hx_kv_seq_len(s->kv) + (int64_t)ahead * n_tok[i], left = s->n_tok - at;
+            hx_rank_want(e->rank, HX_ENGRAM_AHEAD, s->kv, s->tokens + at, at,
+                         left < n_tok[i] ? (int)left : n_tok[i]);
+        }
+    }
+}
+
 static int run_rows(struct hx_engine *e, struct hx_sequence *const *batch, int *n_tok, int n,
                     struct hx_error *err)
 {
     int n_draft[HX_MAX_SEQUENCES] = {0};
+    want_rows(e, batch, n_tok, n);
     if (e->opt.drafts > 0) {
         int r = hx_engine_draft(e, batch, n, n_tok, n_draft, err);
         if (r < 0)
@@ -491,6 +521,11 @@ static void take_results(struct hx_engine *e, struct hx_sequence **batch, int n)
 static void step_failed(struct hx_engine *e, struct hx_sequence **batch, const int *n_tok, int n,
                         const struct hx_error *error)
 {
+    if (n == 1 && strcmp(error->slug, HX_FEED_SLUG) == 0) {
+        /* A drive's fault, not the device's: whoever needs other rows goes on. */
+        end_sequence(e, batch[0], HX_END_ERROR, error);
+        return;
+    }
     if (n == 1) {
         bool dead = ++e->n_failures >= MAX_FAILURES || error->code == -ENODEV;
         degrade(e, dead ? HX_HEALTH_FAILED : HX_HEALTH_DEGRADED, error);
@@ -504,8 +539,7 @@ static void step_failed(struct hx_engine *e, struct hx_sequence **batch, const i
         s->solo_until = hx_kv_seq_len(s->kv) + n_tok[i];
         if (n_tok[i] <= RETRY_TOK)
             continue;
-        hx_kv_seq_free(s->kv);
-        s->kv = NULL;
+        free_kv(e, s);
         run_remove(e, s);
         queue_before(e, s, e->queue);
     }

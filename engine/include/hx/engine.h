@@ -30,6 +30,10 @@ struct hx_engine_options {
                     block; 0: none. They change speed, never a token. */
     double gate; /* drafts are verified while the product of their confidences is at least this */
     int queue;   /* requests that may wait; one more fails with -EAGAIN */
+    const char *engram_paths; /* folders with copies of the Engram shards, one for each drive, ':'
+                                 between; NULL or empty: the model folder */
+    bool engram_buffered;     /* read them through the page cache */
+    int64_t engram_cache;     /* bytes for n-grams that return; 0: none, negative: automatic */
     /* Load progress 0..1 with a stage name, called from hx_engine_open. May be NULL. */
     void (*progress)(void *user, const char *stage, double fraction);
     /* Called by the step thread after it delivered events, once a step. May be NULL. */

@@ -53,9 +53,11 @@ static struct {
     atomic_int poison_code; /* with this */
     atomic_int nan_token;   /* a sequence whose last token this is gets NaN logits */
     atomic_int n_steps, n_rows, max_prefill, max_seqs;
-    atomic_int hold;        /* steps wait while it is set */
-    atomic_int drafts;      /* of the next engine */
-    atomic_int draft_fault; /* drafting fails with this */
+    atomic_int hold;                                 /* steps wait while it is set */
+    atomic_int drafts;                               /* of the next engine */
+    atomic_int draft_fault;                          /* drafting fails with this */
+    atomic_int wanted[HX_ENGRAM_CLASSES], forgotten; /* tokens, sequences */
+    atomic_llong wanted_to;                          /* furthest position ahead */
 } script;
 
 static UNUSED void script_reset(void)
@@ -90,6 +92,31 @@ void hx_rank_close(struct hx_rank *r)
 struct hx_kv_pool *hx_rank_kv(struct hx_rank *r)
 {
     return r->kv;
+}
+
+/* The scripted model reads no rows; it remembers what was wanted. */
+void hx_rank_want(struct hx_rank *r, enum hx_engram_class urgency, const struct hx_kv_seq *kv,
+                  const int32_t *tokens, int64_t first, int n)
+{
+    (void)r, (void)tokens;
+    if (n <= 0)
+        return;
+    assert_true(urgency != HX_ENGRAM_DECODE || first == hx_kv_seq_len(kv));
+    atomic_fetch_add(&script.wanted[urgency], n);
+    if (urgency == HX_ENGRAM_AHEAD && first + n > atomic_load(&script.wanted_to))
+        atomic_store(&script.wanted_to, first + n);
+}
+
+void hx_rank_forget(struct hx_rank *r, const struct hx_kv_seq *kv)
+{
+    (void)r, (void)kv;
+    atomic_fetch_add(&script.forgotten, 1);
+}
+
+struct hx_engram_stream *hx_rank_engram(struct hx_rank *r)
+{
+    (void)r;
+    return NULL;
 }
 
 /* The model: what follows a history. */
