@@ -123,7 +123,7 @@ class Fetch:
     def check_invisible(self):
         """Nobody sees a model that is not whole: the folder is not there, or says that it is not complete."""
         assert not os.path.lexists(self.models / "current")
-        if self.model.exists():
+        if self.model.exists() and any(p.is_file() for p in self.model.rglob("*")):
             assert json.loads((self.model / "state.json").read_text())["complete"] is False
             assert not list(self.model.rglob("*.part"))
 
