@@ -37,7 +37,7 @@ const struct hx_conf_option hx_fetch_options[] = {
     ROW("direct", HX_CONF_BOOL, direct, 0, 0, "yes",
         "write past the page cache where the file system can"),
     ROW("reserve", HX_CONF_SIZE, reserve, 0, 1e15, "10G",
-        "space of a file system that stays free; at least 5 % stay free anyway"),
+        "space of a file system that stays free, at least 5 % of it; 0: none"),
     ROW("accept_licences", HX_CONF_BOOL, accept_licences, 0, 0, "no",
         "the owner has read and accepted the licences of the sources"),
     ROW("network_disks", HX_CONF_BOOL, network_disks, 0, 0, "no",
