@@ -108,11 +108,24 @@ struct range {
     int n, low_card, high_card;
 };
 
-static struct range range_of(const struct hx_facts *f, size_t offset)
+enum member { FP32, BF16, HBM, MMA };
+
+static double value_of(const struct hx_measured_device *d, enum member m)
+{
+    switch (m) {
+    case FP32: return d->fp32_tflops;
+    case BF16: return d->bf16_tflops;
+    case HBM: return d->hbm_gbps;
+    case MMA: break;
+    }
+    return d->mma_cycles;
+}
+
+static struct range range_of(const struct hx_facts *f, enum member m)
 {
     struct range r = {INFINITY, -INFINITY, 0, 0, 0};
     for (int i = 0; i < f->probe.n_devices; i++) {
-        double v = *(const double *)((const char *)&f->probe.device[i] + offset);
+        double v = value_of(&f->probe.device[i], m);
         if (isnan(v) || f->probe.device[i].context != HX_CONTEXT_OK)
             continue;
         r.n++;
@@ -127,8 +140,6 @@ static struct range range_of(const struct hx_facts *f, size_t offset)
     }
     return r;
 }
-
-#define RANGE(f, member) range_of(f, offsetof(struct hx_measured_device, member))
 
 static enum hx_verdict at_least(struct range r, double pass, double fail, const char *unit,
                                 struct hx_finding *out)
@@ -146,7 +157,7 @@ static enum hx_verdict at_least(struct range r, double pass, double fail, const 
 
 enum hx_verdict hx_mem_05(const struct hx_facts *f, struct hx_finding *out)
 {
-    return at_least(RANGE(f, hbm_gbps), hx_hw_limits.hbm_pass, hx_hw_limits.hbm_fail, "GB/s", out);
+    return at_least(range_of(f, HBM), hx_hw_limits.hbm_pass, hx_hw_limits.hbm_fail, "GB/s", out);
 }
 
 static bool memory_clocks(const struct hx_facts *f, int32_t *low, int32_t *high)
@@ -201,13 +212,13 @@ enum hx_verdict hx_mem_08(const struct hx_facts *f, struct hx_finding *out)
 
 enum hx_verdict hx_cmp_01(const struct hx_facts *f, struct hx_finding *out)
 {
-    return at_least(RANGE(f, fp32_tflops), hx_hw_limits.fp32_pass, hx_hw_limits.fp32_fail, "TFLOPS",
+    return at_least(range_of(f, FP32), hx_hw_limits.fp32_pass, hx_hw_limits.fp32_fail, "TFLOPS",
                     out);
 }
 
 enum hx_verdict hx_cmp_02(const struct hx_facts *f, struct hx_finding *out)
 {
-    return at_least(RANGE(f, bf16_tflops), hx_hw_limits.bf16_pass, hx_hw_limits.bf16_fail, "TFLOPS",
+    return at_least(range_of(f, BF16), hx_hw_limits.bf16_pass, hx_hw_limits.bf16_fail, "TFLOPS",
                     out);
 }
 
@@ -232,7 +243,7 @@ enum hx_verdict hx_cmp_03(const struct hx_facts *f, struct hx_finding *out)
 
 enum hx_verdict hx_cmp_04(const struct hx_facts *f, struct hx_finding *out)
 {
-    struct range r = RANGE(f, mma_cycles);
+    struct range r = range_of(f, MMA);
     char value[32];
     if (!r.n)
         return hx_find(out, HX_SKIP, "", "not measured");
@@ -260,7 +271,7 @@ enum hx_verdict hx_cmp_05(const struct hx_facts *f, struct hx_finding *out)
 
 enum hx_verdict hx_cmp_06(const struct hx_facts *f, struct hx_finding *out)
 {
-    struct range t = RANGE(f, bf16_tflops), m = RANGE(f, hbm_gbps);
+    struct range t = range_of(f, BF16), m = range_of(f, HBM);
     char value[32];
     double ratio = 1;
     if (!t.n && !m.n)
