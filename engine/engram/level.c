@@ -168,6 +168,7 @@ int hx_engram_level_open(struct hx_engram_drive *d, struct hx_error *err)
         if (r == 0) {
             pthread_mutex_lock(&d->s->lock);
             d->level = list[i].level;
+            d->shown_align = d->align;
             snprintf(d->why, sizeof(d->why), "%s", why);
             pthread_mutex_unlock(&d->s->lock);
             break;

@@ -196,13 +196,18 @@ void hx_engram_hist_sum(struct hx_engram_hist *to, const struct hx_engram_hist *
         to->max_us = from->max_us;
 }
 
+double hx_engram_hist_bound(int bucket)
+{
+    return exp2(bucket / 8.0);
+}
+
 double hx_engram_hist_quantile(const struct hx_engram_hist *h, double part)
 {
     uint64_t below = 0;
     for (int i = 0; i < HX_ENGRAM_HIST; i++) {
         below += h->bucket[i];
         if (h->count > 0 && (double)below >= part * (double)h->count) {
-            double bound = exp2(i / 8.0);
+            double bound = hx_engram_hist_bound(i);
             return bound < h->max_us ? bound : h->max_us;
         }
     }
@@ -246,6 +251,7 @@ void hx_engram_stream_stats(struct hx_engram_stream *s, struct hx_engram_stats *
         out->queued_rows += d->n_queued;
         out->n_drives_online += d->online;
         out->level = d->level > out->level ? d->level : out->level;
+        out->align = d->shown_align > out->align ? d->shown_align : out->align;
         out->buffered = out->buffered || d->level == HX_ENGRAM_THREADS_BUFFERED;
         for (int t = 0; t < s->n_tables; t++)
             out->table_online[t] = out->table_online[t] || (d->online && d->file_of[t] >= 0);

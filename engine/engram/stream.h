@@ -115,6 +115,7 @@ struct hx_engram_hist {
 };
 void hx_engram_hist_add(struct hx_engram_hist *h, double us);
 void hx_engram_hist_sum(struct hx_engram_hist *to, const struct hx_engram_hist *from);
+double hx_engram_hist_bound(int bucket); /* upper bound, us */
 /* Upper bound of the bucket that holds that part (0-1) of all. */
 double hx_engram_hist_quantile(const struct hx_engram_hist *h, double part);
 

@@ -110,7 +110,8 @@ struct hx_engram_drive {
     bool idle, online, started;
     int start_result;
     enum hx_engram_level level;
-    char why[256]; /* why not a better level; empty: it is the best */
+    int shown_align; /* as of the level */
+    char why[256];   /* why not a better level; empty: it is the best */
     struct hx_error lost_reason;
 
     /* its thread */

@@ -248,6 +248,7 @@ void hx_engine_stats(struct hx_engine *e, struct hx_engine_stats *out)
     e->stats.retry_after = retry_after(e);
     *out = e->stats;
     pthread_mutex_unlock(&e->mutex);
+    hx_engine_engram_counters(hx_rank_engram(e->rank), &out->engram);
 }
 
 enum hx_engine_health hx_engine_health(struct hx_engine *e, struct hx_error *reason)

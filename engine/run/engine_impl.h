@@ -104,6 +104,8 @@ struct hx_engine {
 double hx_engine_clock(void);
 /* Wakes the step thread. */
 void hx_engine_kick(struct hx_engine *e);
+/* NULL: all zero. */
+void hx_engine_engram_counters(struct hx_engram_stream *s, struct hx_engram_counters *out);
 /* Starts and stops the step thread (scheduler.c). */
 int hx_scheduler_start(struct hx_engine *e, struct hx_error *err) HX_MUST;
 void hx_scheduler_stop(struct hx_engine *e);

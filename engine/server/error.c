@@ -33,6 +33,7 @@ static const struct {
     {"loading", 503, "server_error"},
     {"draining", 503, "server_error"},
     {"engine_failed", 503, "server_error"},
+    {"engram_read_error", 503, "server_error"},
     {"internal_error", 500, "server_error"},
 };
 

@@ -216,9 +216,24 @@ static void on_progress(void *user, const char *stage, double fraction)
                (int)(fraction * 100));
 }
 
+/* "auto" or a size. */
+static int engram_cache(const char *text, int64_t *bytes, struct hx_error *err)
+{
+    const struct hx_conf_option row = {
+        .section = "engram", .key = "cache", .type = HX_CONF_SIZE, .max = 1e15, .standard = "0"};
+    *bytes = -1;
+    return strcmp(text, "auto") == 0
+               ? 0
+               : hx_conf_set(&row, 1, bytes, "engram", "cache", text, "configuration", err);
+}
+
 static int load(struct hx_error *err)
 {
     const struct hx_server_options *o = &server.opt;
+    int64_t cache = -1;
+    int r = engram_cache(o->engram_cache, &cache, err);
+    if (r < 0)
+        return r;
     struct hx_engine_options e = {.model_dir = o->model,
                                   .backend = o->backend,
                                   .mode = HX_MODE_W8A16,
@@ -229,12 +244,15 @@ static int load(struct hx_error *err)
                                   .drafts = (int)o->drafts,
                                   .gate = o->gate,
                                   .queue = (int)o->queue,
+                                  .engram_paths = o->engram_paths,
+                                  .engram_buffered = o->engram_mode == HX_ENGRAM_MODE_BUFFERED,
+                                  .engram_cache = cache,
                                   .progress = on_progress,
                                   .wake = on_wake};
     char *path = hx_path_join(o->model, "tokenizer.json");
     if (!path)
         return hx_fail(err, -ENOMEM, "out of memory");
-    int r = hx_tokenizer_open(path, &server.tokenizer, err);
+    r = hx_tokenizer_open(path, &server.tokenizer, err);
     free(path);
     if (r == 0)
         r = hx_engine_open(&e, &server.engine, err);

@@ -2,6 +2,8 @@
  * for that server expect. */
 #include "server/metrics.h"
 
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -130,6 +132,84 @@ static void labelled(struct hx_buf *out, const char *name, const char *label, co
     hx_buf_printf(out, "%s{" MODEL ",%s=\"%s\"} %llu\n", name, label, value, (unsigned long long)n);
 }
 
+/* ---- Engram ---- */
+
+#define EAT(field)    offsetof(struct hx_engram_counters, field)
+#define ETABLE(field) offsetof(struct hx_engram_counters, table[0].field)
+
+static const struct {
+    const char *name, *type;
+    size_t offset; /* of table 0 */
+} engram_table_rows[] = {
+    {"hx_engram_rows_requested_total", "counter", ETABLE(rows_requested)},
+    {"hx_engram_rows_unique_total", "counter", ETABLE(rows_unique)},
+    {"hx_engram_groups_requested_total", "counter", ETABLE(groups_requested)},
+    {"hx_engram_groups_unique_total", "counter", ETABLE(groups_unique)},
+    {"hx_engram_cache_hits_total", "counter", ETABLE(cache_hits)},
+    {"hx_engram_attached_waits_total", "counter", ETABLE(attached_waits)},
+    {"hx_engram_reads_submitted_total", "counter", ETABLE(reads_submitted)},
+    {"hx_engram_reads_completed_total", "counter", ETABLE(reads_completed)},
+    {"hx_engram_bytes_read_total", "counter", ETABLE(bytes_read)},
+    {"hx_engram_straddling_reads_total", "counter", ETABLE(straddling_reads)},
+    {"hx_engram_retries_total", "counter", ETABLE(retries)},
+    {"hx_engram_implausible_rows_total", "counter", ETABLE(implausible_rows)},
+    {"hx_engram_table_online", "gauge", ETABLE(online)},
+};
+static const struct {
+    const char *name, *type;
+    size_t offset;
+} engram_all_rows[] = {
+    {"hx_engram_busy_rejections_total", "counter", EAT(busy_rejections)},
+    {"hx_engram_cancelled_plans_total", "counter", EAT(cancelled_plans)},
+    {"hx_engram_rejected_draft_rows_total", "counter", EAT(rejected_draft_rows)},
+    {"hx_engram_late_decode_waits_total", "counter", EAT(late_decode_waits)},
+    {"hx_engram_cache_bytes", "gauge", EAT(cache_bytes)},
+    {"hx_engram_scale_bytes", "gauge", EAT(scale_bytes)},
+    {"hx_engram_cache_rows", "gauge", EAT(cache_rows)},
+    {"hx_engram_in_flight", "gauge", EAT(in_flight)},
+    {"hx_engram_queued_rows", "gauge", EAT(queued_rows)},
+};
+
+static uint64_t engram_value(const struct hx_engram_counters *e, size_t offset, int table)
+{
+    uint64_t v;
+    memcpy(&v, (const char *)e + offset + (size_t)table * sizeof(e->table[0]), sizeof(v));
+    return v;
+}
+
+static void engram_rows(const struct hx_engram_counters *e, struct hx_buf *out)
+{
+    static const char *const faults[HX_ENGRAM_FAULT_MAX] = {"io",   "gone",        "short",
+                                                            "slow", "implausible", "other"};
+    char label[8];
+    for (size_t i = 0; i < sizeof(engram_table_rows) / sizeof(engram_table_rows[0]); i++) {
+        type_line(out, engram_table_rows[i].name, engram_table_rows[i].type);
+        for (int t = 0; t < e->n_tables; t++) {
+            snprintf(label, sizeof(label), "%d", t);
+            labelled(out, engram_table_rows[i].name, "table", label,
+                     engram_value(e, engram_table_rows[i].offset, t));
+        }
+    }
+    for (size_t i = 0; i < sizeof(engram_all_rows) / sizeof(engram_all_rows[0]); i++) {
+        type_line(out, engram_all_rows[i].name, engram_all_rows[i].type);
+        hx_buf_printf(out, "%s{" MODEL "} %llu\n", engram_all_rows[i].name,
+                      (unsigned long long)engram_value(e, engram_all_rows[i].offset, 0));
+    }
+    type_line(out, "hx_engram_errors_total", "counter");
+    for (int k = 0; k < HX_ENGRAM_FAULT_MAX; k++)
+        labelled(out, "hx_engram_errors_total", "kind", faults[k], e->errors[k]);
+    type_line(out, "hx_engram_io_level", "gauge");
+    hx_buf_printf(out, "hx_engram_io_level{" MODEL "} %d\n", e->level);
+    type_line(out, "hx_engram_alignment_bytes", "gauge");
+    hx_buf_printf(out, "hx_engram_alignment_bytes{" MODEL "} %d\n", e->align);
+    histogram(out, "hx_engram_read_seconds", &e->read, hx_histogram_bounds_fine,
+              hx_histogram_n_fine);
+    histogram(out, "hx_engram_decode_wait_seconds", &e->wait[HX_ENGRAM_WAIT_DECODE],
+              hx_histogram_bounds_fine, hx_histogram_n_fine);
+    histogram(out, "hx_engram_prefill_wait_seconds", &e->wait[HX_ENGRAM_WAIT_CHUNK],
+              hx_histogram_bounds_fine, hx_histogram_n_fine);
+}
+
 static void server_rows(const struct hx_metrics *m, struct hx_buf *out)
 {
     static const char *const phases[] = {"queued", "prefill", "decode"};
@@ -168,6 +248,8 @@ void hx_metrics_text(const struct hx_metrics *m, struct hx_engine *engine, const
         if (st) {
             hx_engine_stats(engine, st);
             engine_rows(st, out);
+            if (st->engram.n_tables > 0)
+                engram_rows(&st->engram, out);
             free(st);
         }
     }

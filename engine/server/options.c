@@ -25,6 +25,13 @@ const struct hx_conf_option hx_server_option_rows[] = {
      "tokens drafted ahead, at most the model's own block; 0: none"},
     {"speculative", "gate", HX_CONF_REAL, O(gate), 0, 1, "0.10", NULL,
      "drafts are verified while the product of their confidences is at least this; 0: all"},
+    S("engram", "paths", engram_paths, "",
+      "folders with copies of the Engram shards, one for each drive, with : between; empty: the "
+      "model folder"),
+    {"engram", "mode", HX_CONF_CHOICE, O(engram_mode), 0, 0, "direct", "direct buffered",
+     "read rows from the drive, or through the page cache"},
+    S("engram", "cache", engram_cache, "auto",
+      "memory for rows that return, such as 2G; 0: none; auto: 4G, at most a tenth of the memory"),
     S("server", "listen", listen, "127.0.0.1:8000", "address:port"),
     {"server", "max_body", HX_CONF_SIZE, O(max_body), 1024, 1 << 30, "64M", NULL,
      "largest request body"},

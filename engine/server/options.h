@@ -6,10 +6,14 @@
 
 enum hx_reasoning_field { HX_REASONING_CONTENT, HX_REASONING_PLAIN, HX_REASONING_BOTH };
 
+enum hx_engram_mode { HX_ENGRAM_MODE_DIRECT, HX_ENGRAM_MODE_BUFFERED };
+
 struct hx_server_options {
     char model[512], mode_name[16], backend[16];
     int64_t max_context, max_sequences, prefill_chunk, kv_tokens, drafts;
     double gate;
+    char engram_paths[2048], engram_cache[32];
+    int engram_mode;
     char listen[128];
     int64_t max_body, queue, max_connections, stop_grace, keepalive, idle, slow_reader;
     char model_aliases[512];

@@ -15,6 +15,8 @@ const double hx_histogram_bounds_seconds[] = {0.001, 1, 3600};
 const int hx_histogram_n_seconds = 3;
 const double hx_histogram_bounds_tokens[] = {1, 1000, 1000000};
 const int hx_histogram_n_tokens = 3;
+const double hx_histogram_bounds_fine[] = {0.001, 1};
+const int hx_histogram_n_fine = 2;
 
 struct hx_engine {
     struct hx_engine_options opt;

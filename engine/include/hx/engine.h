@@ -70,6 +70,40 @@ void hx_histogram_add(struct hx_histogram *h, const double *bounds, int n_bounds
 
 enum hx_cancel_phase { HX_CANCEL_QUEUED, HX_CANCEL_PREFILL, HX_CANCEL_DECODE, HX_CANCEL_MAX };
 
+#define HX_ENGRAM_TABLES 4
+enum hx_engram_fault { /* kinds of read errors */
+                       HX_ENGRAM_FAULT_IO,
+                       HX_ENGRAM_FAULT_GONE,
+                       HX_ENGRAM_FAULT_SHORT,
+                       HX_ENGRAM_FAULT_SLOW,
+                       HX_ENGRAM_FAULT_IMPLAUSIBLE,
+                       HX_ENGRAM_FAULT_OTHER,
+                       HX_ENGRAM_FAULT_MAX
+};
+enum hx_engram_wait { /* what waited for rows */
+                      HX_ENGRAM_WAIT_DECODE,
+                      HX_ENGRAM_WAIT_CHUNK,
+                      HX_ENGRAM_WAIT_MAX
+};
+
+/* Engram tables and their drives (spec engram.md 8). n_tables 0: rows are not streamed. */
+struct hx_engram_counters {
+    int n_tables;
+    struct {
+        uint64_t rows_requested, rows_unique, groups_requested, groups_unique;
+        uint64_t cache_hits, attached_waits; /* groups */
+        uint64_t reads_submitted, reads_completed, bytes_read, straddling_reads;
+        uint64_t retries, implausible_rows, online;
+    } table[HX_ENGRAM_TABLES];
+    uint64_t errors[HX_ENGRAM_FAULT_MAX];
+    uint64_t busy_rejections, cancelled_plans, rejected_draft_rows, late_decode_waits;
+    uint64_t cache_bytes, scale_bytes, cache_rows, in_flight, queued_rows;
+    int level, align; /* 0: io_uring with registered buffers ... 3: threads, page cache; bytes */
+    struct hx_histogram read, wait[HX_ENGRAM_WAIT_MAX]; /* seconds, bounds of _fine */
+};
+extern const double hx_histogram_bounds_fine[]; /* 10 us .. 10 s */
+extern const int hx_histogram_n_fine;
+
 struct hx_engine_stats {
     int running, waiting;
     double kv_usage; /* 0-1 */
@@ -83,6 +117,7 @@ struct hx_engine_stats {
     struct hx_histogram ttft, itl, e2e, queue_time, prefill_time, decode_time; /* seconds */
     struct hx_histogram prompt_len, generated_len;                             /* tokens */
     double retry_after; /* seconds, estimate for a full queue, 1-60 */
+    struct hx_engram_counters engram;
 };
 
 enum hx_engine_health { HX_HEALTH_OK, HX_HEALTH_DEGRADED, HX_HEALTH_FAILED };
