@@ -21,7 +21,6 @@ NVCC_FLAGS := -std=c++17 -O3 -lineinfo -Werror all-warnings \
 CUDA_LIBS := -Wl,--start-group,$(CUDA)/lib64/libcudart_static.a,-l:libstdc++.a,--end-group -ldl -lrt
 HX_CFLAGS += -isystem $(CUDA)/include
 endif
-HX_CFLAGS += -Ip2p
 
 $(O)/obj/%.cu.o: %.cu
 	@mkdir -p $(@D)

@@ -17,7 +17,8 @@ extern "C" {
 
 /* Independent chains of dependent float32 FMA; *flop is what one launch computes. sink: 4 bytes. */
 cudaError_t hx_k_fma(int n_blocks, unsigned iterations, float *sink, double *flop, cudaStream_t s);
-/* c [n, n] = a [n, k] times b [n, k] transposed, all bf16, float32 sums; n and k multiples of 128.
+/* c [n, n] = a [n, k] times b [n, k] transposed, all bf16, float32 sums; n a multiple of
+ * 256, k of 32.
  * Deterministic: the same inputs give the same bits. */
 cudaError_t hx_k_gemm(const void *a, const void *b, void *c, int n, int k, cudaStream_t s);
 /* Cycles of one dependent bf16 tensor instruction, from a chain on one warp: cycles [1]. */

@@ -34,11 +34,14 @@ __global__ void __launch_bounds__(FMA_THREADS) fma_chains(unsigned iterations, f
 }
 
 // --- bf16 matrix product -----------------------------------------------------------------------
-// Tiles of 128 x 128 x 32, eight warps of 64 x 32, three stages of asynchronous copies. Rows in
-// shared memory are padded to 80 bytes: eight rows of 16 bytes then fall into different banks.
+// Tiles of 128 x 256 x 32, eight warps of 64 x 64, four stages of asynchronous copies, fragments
+// loaded one step ahead. Rows in shared memory are padded to 80 bytes: eight rows of 16 bytes then
+// fall into different banks.
 
-constexpr int TILE = 128, TILE_K = 32, STRIDE = 40, STAGES = 3, GEMM_THREADS = 256;
-constexpr int STAGE_HALVES = 2 * TILE * STRIDE;
+constexpr int TILE_M = 128, TILE_N = 256, TILE_K = 32, STRIDE = 40, STAGES = 4;
+constexpr int GEMM_THREADS = 256, GROUP_M = 8;
+constexpr int STAGE_BYTES = (TILE_M + TILE_N) * STRIDE * 2;
+constexpr int PIECES = (TILE_M + TILE_N) * TILE_K / 8; // of 16 bytes
 
 __device__ __forceinline__ void copy16(uint32_t to, const void *from)
 {
@@ -55,77 +58,103 @@ __device__ __forceinline__ void load_matrix(uint32_t (&r)[4], uint32_t at)
 
 __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
-                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+        "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__global__ void __launch_bounds__(GEMM_THREADS)
+struct fragments {
+    uint32_t a[4][4], b[4][4];
+};
+
+// at: the lane's address in the warp's first rows of a and b.
+__device__ __forceinline__ void load_fragments(fragments &f, uint32_t at_a, uint32_t at_b)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        load_matrix(f.a[i], at_a + i * 16 * STRIDE * 2);
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        load_matrix(f.b[j], at_b + j * 16 * STRIDE * 2);
+}
+
+__device__ __forceinline__ void multiply(float (&acc)[4][8][4], const fragments &f)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            mma(acc[i][j], f.a[i], f.b[j / 2][j % 2], f.b[j / 2][j % 2 + 2]);
+    }
+}
+
+__global__ void __launch_bounds__(GEMM_THREADS, 1)
     gemm(const __nv_bfloat16 *a, const __nv_bfloat16 *b, __nv_bfloat16 *c, int n, int k)
 {
-    extern __shared__ __align__(128) __nv_bfloat16 shared[];
+    extern __shared__ __align__(128) uint8_t shared[];
     const int tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
-    const int wm = warp / 4 * 64, wn = warp % 4 * 32;
-    const size_t row0 = (size_t)blockIdx.y * TILE, col0 = (size_t)blockIdx.x * TILE;
+    const int wm = warp / 4 * 64, wn = warp % 4 * 64;
+    // Blocks in groups of eight rows, so that blocks that run together share more of a and b.
+    const int n_cols = n / TILE_N, group = blockIdx.x / (GROUP_M * n_cols);
+    const int n_rows = min(n / TILE_M - group * GROUP_M, GROUP_M);
+    const int in_group = blockIdx.x % (GROUP_M * n_cols);
+    const size_t row0 = (size_t)(group * GROUP_M + in_group % n_rows) * TILE_M;
+    const size_t col0 = (size_t)(in_group / n_rows) * TILE_N;
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(shared);
-    float acc[4][4][4] = {};
+    float acc[4][8][4] = {};
+    fragments f[2];
 
+    // Each thread copies the same part of rows that lie 64 apart: two of a, four of b.
+    const int part = tid % 4, row = tid / 4;
+    const __nv_bfloat16 *from_a = a + (row0 + (size_t)row) * (size_t)k + part * 8;
+    const __nv_bfloat16 *from_b = b + (col0 + (size_t)row) * (size_t)k + part * 8;
+    const uint32_t to = base + (uint32_t)(row * STRIDE + part * 8) * 2;
     auto load = [&](int kt) {
-        const uint32_t stage = base + (uint32_t)(kt % STAGES) * STAGE_HALVES * 2;
+        const uint32_t stage = to + (uint32_t)(kt % STAGES * STAGE_BYTES);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int piece = tid + i * GEMM_THREADS; // 0..511 of a, 512..1023 of b
-            const int row = piece / 4 % TILE, part = piece % 4;
-            const bool of_a = piece < 512;
-            const __nv_bfloat16 *from = (of_a ? a + (row0 + (size_t)row) * (size_t)k
-                                              : b + (col0 + (size_t)row) * (size_t)k) +
-                                        (size_t)kt * TILE_K + part * 8;
-            copy16(stage + (uint32_t)(((of_a ? 0 : TILE) + row) * STRIDE + part * 8) * 2, from);
+        for (int i = 0; i < PIECES / GEMM_THREADS; i++) {
+            const __nv_bfloat16 *from = i < 2 ? from_a + (size_t)i * 64 * (size_t)k
+                                              : from_b + (size_t)(i - 2) * 64 * (size_t)k;
+            copy16(stage + i * 64 * STRIDE * 2, from + (size_t)kt * TILE_K);
         }
     };
+    const uint32_t lane_at = (uint32_t)(lane % 16 * STRIDE + lane / 16 * 8) * 2;
+    const uint32_t at_a = base + (uint32_t)(wm * STRIDE * 2) + lane_at;
+    const uint32_t at_b = base + (uint32_t)((TILE_M + wn) * STRIDE * 2) + lane_at;
+
     const int n_kt = k / TILE_K;
     for (int s = 0; s < STAGES - 1; s++) {
-        load(s);
+        if (s < n_kt)
+            load(s);
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+    __syncthreads();
+    load_fragments(f[0], at_a, at_b);
     for (int kt = 0; kt < n_kt; kt++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
-        __syncthreads();
+        const uint32_t stage = (uint32_t)(kt % STAGES * STAGE_BYTES);
+        const uint32_t next = (uint32_t)((kt + 1) % STAGES * STAGE_BYTES);
+        load_fragments(f[1], at_a + stage + 32, at_b + stage + 32);
+        // Into the stage that all warps left before the last barrier.
         if (kt + STAGES - 1 < n_kt)
             load(kt + STAGES - 1);
         asm volatile("cp.async.commit_group;" ::: "memory");
-        const uint32_t stage = base + (uint32_t)(kt % STAGES) * STAGE_HALVES * 2;
-#pragma unroll
-        for (int kk = 0; kk < TILE_K; kk += 16) {
-            uint32_t fa[4][4], fb[2][4];
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                load_matrix(fa[i], stage + (uint32_t)((wm + i * 16 + lane % 16) * STRIDE + kk +
-                                                      lane / 16 * 8) *
-                                               2);
-#pragma unroll
-            for (int j = 0; j < 2; j++)
-                load_matrix(fb[j], stage + (uint32_t)((TILE + wn + j * 16 + lane % 16) * STRIDE +
-                                                      kk + lane / 16 * 8) *
-                                               2);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    mma(acc[i][j], fa[i], fb[j / 2][j % 2], fb[j / 2][j % 2 + 2]);
-            }
-        }
+        multiply(acc, f[0]);
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        __syncthreads();
+        load_fragments(f[0], at_a + next, at_b + next);
+        multiply(acc, f[1]);
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const size_t row = row0 + (size_t)(wm + i * 16 + lane / 4);
+        for (int j = 0; j < 8; j++) {
+            const size_t r = row0 + (size_t)(wm + i * 16 + lane / 4);
             const size_t col = col0 + (size_t)(wn + j * 8 + lane % 4 * 2);
-            *(__nv_bfloat162 *)&c[row * (size_t)n + col] =
+            *(__nv_bfloat162 *)&c[r * (size_t)n + col] =
                 __floats2bfloat162_rn(acc[i][j][0], acc[i][j][1]);
-            *(__nv_bfloat162 *)&c[(row + 8) * (size_t)n + col] =
+            *(__nv_bfloat162 *)&c[(r + 8) * (size_t)n + col] =
                 __floats2bfloat162_rn(acc[i][j][2], acc[i][j][3]);
         }
     }
@@ -135,17 +164,26 @@ __global__ void __launch_bounds__(GEMM_THREADS)
 
 constexpr int MMA_CHAIN = 512;
 
+// As mma(), but it stays where it is: between two readings of the clock.
+__device__ __forceinline__ void mma_in_place(float (&c)[4], const uint32_t (&a)[4])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(0), "r"(0));
+}
+
 __global__ void mma_latency(float *cycles, float *sink)
 {
     float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     const uint32_t a[4] = {threadIdx.x, 0, 0, 0};
     for (int i = 0; i < 16; i++) // warm
-        mma(c, a, 0, 0);
+        mma_in_place(c, a);
     __syncwarp();
     const long long start = clock64();
 #pragma unroll 16
     for (int i = 0; i < MMA_CHAIN; i++)
-        mma(c, a, 0, 0);
+        mma_in_place(c, a);
     // Each waits for the one before; that the last may still run is one part in 512.
     const long long end = clock64();
     if (c[0] == -1.0f) // never: keeps the chain alive
@@ -203,14 +241,14 @@ extern "C" cudaError_t hx_k_fma(int n_blocks, unsigned iterations, float *sink, 
 extern "C" cudaError_t hx_k_gemm(const void *a, const void *b, void *c, int n, int k,
                                  cudaStream_t s)
 {
-    if (n <= 0 || k <= 0 || n % TILE != 0 || k % TILE != 0)
+    if (n <= 0 || k <= 0 || n % TILE_N != 0 || k % TILE_K != 0)
         return cudaErrorInvalidValue;
-    const int bytes = STAGES * STAGE_HALVES * 2;
+    const int bytes = STAGES * STAGE_BYTES;
     const cudaError_t e =
         cudaFuncSetAttribute(gemm, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess)
         return e;
-    gemm<<<dim3((unsigned)(n / TILE), (unsigned)(n / TILE)), GEMM_THREADS, bytes, s>>>(
+    gemm<<<(unsigned)(n / TILE_M * (n / TILE_N)), GEMM_THREADS, bytes, s>>>(
         (const __nv_bfloat16 *)a, (const __nv_bfloat16 *)b, (__nv_bfloat16 *)c, n, k);
     return cudaGetLastError();
 }

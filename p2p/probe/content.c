@@ -10,7 +10,7 @@ int hx_content_sizes(const struct hx_probe_options *o, uint64_t sizes[HX_PROBE_S
 {
     static const uint64_t all[HX_PROBE_SIZES] = {4,      131071,  131072,   131073,        524287,
                                                  524289, 1048577, 33554432, HX_CONTENT_MAX};
-    static const uint64_t few[3] = {131072, 1048577, HX_CONTENT_MAX};
+    static const uint64_t few[3] = {131072, 1048577, 33554432};
     if (o->full) {
         memcpy(sizes, all, sizeof(all));
         return HX_PROBE_SIZES;

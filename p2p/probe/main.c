@@ -11,6 +11,7 @@
 
 #include "base/buf.h"
 #include "base/file.h"
+#include "probe/guard.h"
 #include "probe/supervise.h"
 
 #include <hx/build_facts.h>
@@ -21,6 +22,7 @@
 #define COLLECTIVE_MS  5000
 #define PATTERN_FULL_S 300
 #define PROGRESS_S     2.0
+#define GUARD_S        0.25
 
 struct program {
     struct hx_probe_options options;
@@ -29,6 +31,10 @@ struct program {
     bool quiet;
     double shown[HX_PROBE_DEVICES + 1]; /* when progress was last printed, seconds of the step */
     const struct hx_probe_step *last;
+    const char *nvml; /* library, NULL: the standard one */
+    struct hx_probe_guard *guard;
+    struct hx_probe_shared *sh;
+    double looked; /* when the guard was last asked, seconds of the step */
     struct hx_error save_error;
     bool save_failed;
 };
@@ -51,6 +57,7 @@ static const char help[] =
     "  --list              the steps\n"
     "  --devices UUID,...  only these cards (default: all)\n"
     "  --memory MIB        most memory that the memory tests take (default: all but a reserve)\n"
+    "  --nvml FILE         management library (default: the driver's)\n"
     "  --no-nccl           without NCCL, even if it is installed\n"
     "  --self-test         pair tests between streams and buffers of one card\n"
     "  --output FILE       JSON into FILE, replaced after every step (default: standard output)\n"
@@ -65,6 +72,7 @@ enum {
     OPT_LIST,
     OPT_DEVICES,
     OPT_MEMORY,
+    OPT_NVML,
     OPT_NO_NCCL,
     OPT_SELF_TEST,
     OPT_OUTPUT,
@@ -81,6 +89,7 @@ static const struct option long_options[] = {
     {"list", no_argument, NULL, OPT_LIST},
     {"devices", required_argument, NULL, OPT_DEVICES},
     {"memory", required_argument, NULL, OPT_MEMORY},
+    {"nvml", required_argument, NULL, OPT_NVML},
     {"no-nccl", no_argument, NULL, OPT_NO_NCCL},
     {"self-test", no_argument, NULL, OPT_SELF_TEST},
     {"output", required_argument, NULL, OPT_OUTPUT},
@@ -175,6 +184,7 @@ static int parse(struct program *p, int argc, char **argv)
                 return usage("--memory %s: 64 to 1048576 MiB are possible", optarg);
             p->options.memory_bytes = (uint64_t)v << 20;
             break;
+        case OPT_NVML: p->nvml = optarg; break;
         case OPT_NO_NCCL: p->options.nccl = NULL; break;
         case OPT_SELF_TEST: p->options.one_device = true; break;
         case OPT_OUTPUT: p->output = optarg; break;
@@ -214,7 +224,12 @@ static bool watch(void *ctx, const struct hx_probe_shared *sh, const struct hx_p
     const int slot = hx_probe_slot(device);
     if (p->last != step) {
         p->last = step;
+        p->looked = 0;
         memset(p->shown, 0, sizeof(p->shown));
+    }
+    if (p->guard && seconds - p->looked >= GUARD_S) {
+        p->looked = seconds;
+        hx_probe_guard_look(p->guard, p->sh);
     }
     if (!p->quiet && !done && seconds - p->shown[slot] >= PROGRESS_S) {
         const unsigned part = atomic_load(&sh->permille[slot]);
@@ -260,7 +275,13 @@ static int probe(struct program *p, struct hx_probe_shared *sh)
         const int limits = run.n_limits, bad = run.n_bad;
         if (!wanted(p, s) || (s->scope >= HX_PROBE_PAIRS && !wants_pairs(p)))
             continue;
-        if (hx_probe_run_step(&run, sh, s, &err) != 0) {
+        if (strcmp(s->name, "pattern") == 0 &&
+            hx_probe_guard_start(p->nvml, sh, &p->guard, &err) != 0)
+            fprintf(stderr, "hx-probe: %s\n", err.text);
+        const int r = hx_probe_run_step(&run, sh, s, &err);
+        hx_probe_guard_stop(p->guard, sh);
+        p->guard = NULL;
+        if (r != 0) {
             fprintf(stderr, "hx-probe: %s\n", err.text);
             return EX_OSERR;
         }
@@ -296,6 +317,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "hx-probe: %s\n", err.text);
         return EX_OSERR;
     }
+    p.sh = sh;
     const struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);

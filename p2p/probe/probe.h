@@ -67,6 +67,7 @@ struct hx_probe_pattern {
 struct hx_probe_device {
     enum hx_probe_context context;
     char context_error[96];
+    char uuid[48]; /* as the management library spells it; never written out */
     int sm_count, cc_major, cc_minor;
     uint32_t l2_kib, total_mib;
     double fp32_fma_tflops, bf16_tflops, mma_cycles;

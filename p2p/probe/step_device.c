@@ -53,6 +53,11 @@ int hx_step_context(struct hx_probe_shared *sh, const struct hx_probe_options *o
     d->cc_minor = prop.minor;
     d->l2_kib = (uint32_t)(prop.l2CacheSize / 1024);
     d->total_mib = (uint32_t)(total >> 20);
+    const uint8_t *u = (const uint8_t *)prop.uuid.bytes;
+    snprintf(d->uuid, sizeof(d->uuid),
+             "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
+             u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
+             u[15]);
     d->context = HX_PROBE_CONTEXT_OK;
 out:
     cudaFree(p);

@@ -219,13 +219,12 @@ int hx_step_ipc(struct hx_probe_shared *sh, const struct hx_probe_options *o,
                 const struct hx_probe_plant *plant, int device, struct hx_error *err)
 {
     (void)device;
-    struct hx_probe_content *c = &sh->result.p2p.ipc;
+    struct hx_probe_content found = {.n_sizes = 0}, *c = &found;
     struct ipc_test t;
-    uint64_t sizes[HX_PROBE_SIZES];
-    const int n_sizes = hx_content_sizes(o, sizes);
+    const int n_sizes = hx_content_sizes(o, c->sizes);
+    const uint64_t *sizes = c->sizes;
     int r = ipc_open(&t, sh, o, plant, HX_CONTENT_MAX, err);
     c->n_sizes = n_sizes;
-    memcpy(c->sizes, sizes, sizeof(sizes));
     for (int from = 0; r == 0 && from < t.ranks.n; from++) {
         for (int to = 0; r == 0 && to < t.ranks.n; to++) {
             if (from == to)
@@ -241,8 +240,10 @@ int hx_step_ipc(struct hx_probe_shared *sh, const struct hx_probe_options *o,
     if (r == -ETIMEDOUT) {
         c->outcome = HX_PROBE_HANG;
         snprintf(c->note, sizeof(c->note), "%.150s", err ? err->text : "no answer");
-        return 0;
+        r = 0;
     }
+    if (r == 0 || (c->outcome != HX_PROBE_OK && c->outcome != HX_PROBE_NOT_RUN))
+        sh->result.p2p.ipc = *c;
     return r;
 }
 

@@ -151,13 +151,14 @@ out:
     return r;
 }
 
-static int content_way(struct content_test *t, enum way way, struct hx_probe_content *c,
+static int content_way(struct content_test *t, enum way way, struct hx_probe_content *result,
                        const uint64_t *sizes, int n_sizes, struct hx_error *err)
 {
     const int n = t->ranks.n;
     int r = 0;
-    c->n_sizes = n_sizes;
-    memcpy(c->sizes, sizes, (size_t)n_sizes * sizeof(*sizes));
+    result->n_sizes = n_sizes; /* the test has begun */
+    memcpy(result->sizes, sizes, (size_t)n_sizes * sizeof(*sizes));
+    struct hx_probe_content found = *result, *c = &found;
     for (int from = 0; from < n; from++) {
         for (int to = 0; to < n; to++) {
             if (from == to)
@@ -173,10 +174,13 @@ static int content_way(struct content_test *t, enum way way, struct hx_probe_con
                                       err)) != 0)
                     return r;
                 hx_content_note(c, &v, from, to);
+                if (c->outcome != HX_PROBE_OK)
+                    *result = *c;
             }
             c->pairs++;
         }
     }
+    *result = *c; /* right only if all pairs were */
     return 0;
 }
 

@@ -267,7 +267,6 @@ static int reduce_push(struct hx_probe_shared *sh, const struct hx_probe_options
     if (r != 0)
         return r;
     r = push_open(&t, sh, o, plant, host, err);
-    sh->result.collectives.ranks = t.ranks.n;
     for (int type = 0; r == 0 && type < 2 && !hung; type++) {
         for (int i = 0; r == 0 && i < HX_PROBE_COUNTS && !hung; i++)
             r = push_exact(&t, (size_t)hx_probe_small_bytes[i], type == 1, &d, &hung, &wrong, err);
@@ -296,10 +295,10 @@ int hx_step_reduce_peer(struct hx_probe_shared *sh, const struct hx_probe_option
                         const struct hx_probe_plant *plant, int device, struct hx_error *err)
 {
     (void)device;
+    sh->result.collectives.ranks = hx_ranks_device_count(sh, o);
     sh->result.collectives.run = true;
     if (!sh->result.p2p.offered) {
         sh->result.collectives.p2p.outcome = HX_PROBE_NOT_OFFERED;
-        sh->result.collectives.ranks = hx_ranks_device_count(sh, o);
         return 0;
     }
     return reduce_push(sh, o, plant, false, err);
@@ -309,6 +308,7 @@ int hx_step_reduce_host(struct hx_probe_shared *sh, const struct hx_probe_option
                         const struct hx_probe_plant *plant, int device, struct hx_error *err)
 {
     (void)device;
+    sh->result.collectives.ranks = hx_ranks_device_count(sh, o);
     sh->result.collectives.run = true;
     return reduce_push(sh, o, plant, true, err);
 }

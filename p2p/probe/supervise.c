@@ -47,8 +47,9 @@ void hx_probe_shared_free(struct hx_probe_shared *sh)
 static void child_main(const struct hx_probe_run *run, struct hx_probe_shared *sh,
                        const struct hx_probe_step *step, int device)
 {
-    /* The supervisor decides when a child ends: a Ctrl-C reaches the whole group. */
-    signal(SIGINT, SIG_IGN);
+    /* The supervisor decides when a child ends: a signal to its group shall not reach it. */
+    setpgid(0, 0);
+    signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     struct hx_error err = {0};
@@ -84,7 +85,9 @@ static void child_ended(struct hx_probe_run *run, struct hx_probe_shared *sh,
     char text[256];
     enum hx_probe_end end = HX_PROBE_END_OK;
     const int slot = hx_probe_slot(c->device);
-    if (c->asked > 0 && !run->stopped) {
+    if (run->stopped)
+        return; /* ended on request: no finding */
+    if (c->asked > 0) {
         end = HX_PROBE_END_LIMIT;
         snprintf(text, sizeof(text), "no end after %.0f s", c->limit);
         run->n_limits++;
@@ -97,7 +100,7 @@ static void child_ended(struct hx_probe_run *run, struct hx_probe_shared *sh,
         snprintf(text, sizeof(text), "%s", sh->message[slot]);
         run->n_bad++;
     }
-    if (end == HX_PROBE_END_OK || run->stopped)
+    if (end == HX_PROBE_END_OK)
         return;
     if (c->device >= 0)
         snprintf(run->last_error, sizeof(run->last_error), "card %d, %s: %.180s", c->device,
