@@ -51,12 +51,14 @@ const struct hx_conf_option hx_fetch_options[] = {
 };
 const int hx_fetch_n_options = (int)(sizeof(hx_fetch_options) / sizeof(hx_fetch_options[0]));
 
+/* A password that somebody wrote into an address stays out of messages. */
 static int bad_endpoint(struct hx_error *err, const char *entry, const char *why)
 {
+    const char *user = strstr(entry, "://"), *at = user ? strrchr(user, '@') : NULL;
     return hx_fail(err, -EINVAL,
-                   "[fetch] endpoints: '%.200s': %s; expected name=hub:https://host or "
+                   "[fetch] endpoints: '%.*s%.100s': %s; expected name=hub:https://host or "
                    "name=plain:https://host/folder",
-                   entry, why);
+                   at ? (int)(user + 3 - entry) : 100, entry, at ? at : "", why);
 }
 
 static bool plain_name(const char *s, size_t n)

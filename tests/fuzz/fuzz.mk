@@ -17,6 +17,8 @@ fuzz_tokenizer_encode := text
 fuzz_chat_request     := text
 fuzz_reply            := text
 fuzz_request          := server run
+fuzz_fetch_lock       := fetch
+fuzz_fetch_sthdr      := fetch
 
 FUZZ_CC      ?= clang
 FUZZ_SECONDS ?= 60

@@ -233,6 +233,11 @@ static void test_endpoints(void **state)
         if (!strstr(err.text, wrong[i].reason))
             fail_msg("'%s': %s", wrong[i].value, err.text);
     }
+    assert_int_equal(hx_fetch_endpoints_parse("a=hub:https://user:pa@ss@one.example", &e, &err),
+                     -EINVAL);
+    assert_non_null(strstr(err.text, "a=hub:https://@one.example"));
+    assert_null(strstr(err.text, "user:"));
+    assert_null(strstr(err.text, "pa@ss"));
     char many[1024] = "";
     for (int i = 0; i < 17; i++)
         snprintf(many + strlen(many), sizeof(many) - strlen(many), "e%d=hub:https://h%d ", i, i);
