@@ -19,8 +19,14 @@ static const struct {
     const char *usage, *about;
 } commands[] = {
     {"plan", hx_fetch_cmd_plan, "", "what would be downloaded, from where and to where"},
+    {"run", hx_fetch_cmd_run, "",
+     "downloads, verifies and publishes the model; resumes where it stopped"},
     {"lock", hx_fetch_cmd_lock, "--official OWNER/NAME@COMMIT --exl3 OWNER/NAME@COMMIT --out FILE",
      "make a lock file from what the repositories say about themselves"},
+    {"verify", hx_fetch_cmd_verify, "[MODEL] [--check] [--sample PERCENT] [--stamp FILE]",
+     "reads the model again; damaged pieces are fetched again by the next run"},
+    {"import", hx_fetch_cmd_import, "FOLDER|DEVICE",
+     "takes files from a folder or a drive instead of the network"},
     {"status", hx_fetch_cmd_status, "", "how far a download is"},
     {"gc", hx_fetch_cmd_gc, "[FILE]", "delete a download that is not finished, or one file of it"},
 };

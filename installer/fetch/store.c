@@ -1,18 +1,14 @@
 /* The store's owner side: sinks, blocks, events, opening and closing. */
 #include "fetch/store_int.h"
 
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "base/file.h"
 
 #define MIN_KEPT   (1u << 20) /* a shorter prefix is not worth a continuation */
 #define CLOSE_MS   4000       /* a stop waits so long for the writers */
@@ -469,33 +465,6 @@ int hx_store_flush(struct hx_store *store, struct hx_error *err)
 
 /* ---- opening and closing ---- */
 
-static int take_lock(struct hx_store *s, struct hx_error *err)
-{
-    char text[32];
-    int r = hx_folder_make_for(s->lock_path, err);
-    if (r < 0)
-        return r;
-    s->lock_fd = open(s->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-    if (s->lock_fd < 0)
-        return hx_fail_errno(err, errno, "%s: cannot open", s->lock_path);
-    if (flock(s->lock_fd, LOCK_EX | LOCK_NB) < 0) {
-        if (errno != EWOULDBLOCK)
-            return hx_fail_errno(err, errno, "%s: cannot lock", s->lock_path);
-        ssize_t n = pread(s->lock_fd, text, sizeof(text) - 1, 0);
-        text[n > 0 ? n : 0] = '\0';
-        text[strspn(text, "0123456789")] = '\0';
-        return hx_fail(err, -EBUSY,
-                       "%s: another download into this folder is running (process %s); wait for it "
-                       "or stop it",
-                       s->lock_path, *text ? text : "unknown");
-    }
-    int n = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
-    /* For the message above alone: nothing depends on it. */
-    if (ftruncate(s->lock_fd, 0) == 0 && pwrite(s->lock_fd, text, (size_t)n, 0) != n)
-        return hx_fail_errno(err, errno ? errno : EIO, "%s: cannot write", s->lock_path);
-    return 0;
-}
-
 static int make_paths(struct hx_store *s, struct hx_error *err)
 {
     const char *root = s->opt.models, *model = s->plan->lock->model;
@@ -503,9 +472,7 @@ static int make_paths(struct hx_store *s, struct hx_error *err)
         s->incoming = NULL;
     if (asprintf(&s->final, "%s/%s", root, model) < 0)
         s->final = NULL;
-    if (asprintf(&s->lock_path, "%s/incoming/.hx-fetch.lock", root) < 0)
-        s->lock_path = NULL;
-    if (!s->incoming || !s->final || !s->lock_path)
+    if (!s->incoming || !s->final)
         return hx_fail(err, -ENOMEM, "out of memory");
     return 0;
 }
@@ -603,7 +570,7 @@ int hx_store_open(const struct hx_store_options *opt, const struct hx_plan *plan
     int r = s->event_fd < 0 ? hx_fail_errno(err, errno, "cannot make an event descriptor")
                             : make_paths(s, err);
     if (r == 0)
-        r = take_lock(s, err);
+        r = hx_store_lock(s->opt.models, &s->lock_fd, err);
     if (r == 0)
         r = make_blocks(s, err);
     raise_fd_limit(plan->n_files);
@@ -699,6 +666,5 @@ void hx_store_close(struct hx_store *store)
     free(store->writers);
     free(store->incoming);
     free(store->final);
-    free(store->lock_path);
     free(store);
 }

@@ -94,6 +94,18 @@ int hx_store_adopt(struct hx_store *store, size_t file, int fd, struct hx_error 
 /* Syncs what is complete now and waits for it: before a planned stop. */
 int hx_store_flush(struct hx_store *store, struct hx_error *err);
 
+/* A published file becomes a part again, to be repaired by the next run: writes its journal with
+ * the chunks that are not bad. state.json has to say "not complete" before. identity: of the file
+ * in state.json; digest: of every chunk, of good ones at least. The caller holds the downloads'
+ * lock.
+ */
+int hx_store_hand_back(const char *models, const struct hx_plan *plan, size_t file,
+                       const uint8_t identity[32], const bool *bad, const uint8_t (*digest)[32],
+                       struct hx_error *err);
+
+/* The lock that only one downloader has: *fd is to be closed. -EBUSY names the holder's process. */
+int hx_store_lock(const char *models, int *fd, struct hx_error *err);
+
 /* All files ready: moved to <models>/<model> under a state.json that is not complete, token map
  * made, cross checks (every tensor of the configuration, "expect"), lock.json with the hashes
  * filled in, state.json complete, link `current` set. Can be repeated after a cut at any point. */

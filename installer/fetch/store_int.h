@@ -116,7 +116,7 @@ struct hx_sink {
 struct hx_store {
     const struct hx_plan *plan;
     struct hx_store_options opt;
-    char *incoming, *final, *lock_path; /* folders of the model; the downloader's lock */
+    char *incoming, *final; /* folders of the model */
     int lock_fd;
     struct hx_store_file *files;
     size_t n_files;
@@ -209,5 +209,12 @@ bool hx_file_is_safetensors(const struct hx_store_file *f);
 int hx_store_open_files(struct hx_store *s, void (*progress)(void *, uint64_t, uint64_t), void *ctx,
                         struct hx_error *err) HX_MUST;
 void hx_store_file_done(struct hx_store_file *f);
+
+/* store_repair.c */
+/* Identity of the chunk borders: records of other borders mean nothing. */
+int hx_plan_layout(const struct hx_plan_file *p, uint8_t out[HX_SHA256_BYTES],
+                   struct hx_error *err) HX_MUST;
+/* The published file takes the part's place. */
+int hx_file_take_back(struct hx_store_file *f, struct hx_error *err) HX_MUST;
 
 #endif

@@ -36,27 +36,6 @@ static bool exists(const char *path)
     return lstat(path, &st) == 0;
 }
 
-/* Identity of the chunk borders: records of other borders mean nothing. */
-static int layout_of(const struct hx_plan_file *p, uint8_t out[HX_SHA256_BYTES],
-                     struct hx_error *err)
-{
-    struct hx_sha256 *h = NULL;
-    int r = hx_sha256_new(&h, err);
-    if (r < 0)
-        return r;
-    for (size_t i = 0; i < p->n_chunks; i++) {
-        uint8_t b[16];
-        for (int k = 0; k < 8; k++) {
-            b[k] = (uint8_t)(p->chunks[i].out_begin >> (8 * k));
-            b[8 + k] = (uint8_t)(p->chunks[i].out_bytes >> (8 * k));
-        }
-        hx_sha256_update(h, b, sizeof(b));
-    }
-    hx_sha256_final(h, out);
-    hx_sha256_free(h);
-    return 0;
-}
-
 static struct hx_journal_entry chunk_entry(const struct hx_store_file *f, size_t i)
 {
     struct hx_journal_entry e = {.type = HX_JOURNAL_CHUNK,
@@ -275,22 +254,11 @@ static int open_ready(struct hx_store *s, struct hx_store_file *f,
     return 1;
 }
 
-/* A repair (verify.c) takes the published file back; finishes that if it was cut. */
-static int take_back(struct hx_store_file *f, struct hx_error *err)
-{
-    if (exists(f->part_path) || !has_size(f->final_path, f->plan->out_bytes))
-        return 0;
-    if (rename(f->final_path, f->part_path) < 0)
-        return hx_fail_errno(err, errno, "%s: cannot rename to %s", f->final_path, f->part_path);
-    hx_fetch_step("published file taken back");
-    return 0;
-}
-
 static int open_growing(struct hx_store *s, struct hx_store_file *f, struct hx_journal_image *im,
                         bool have_journal, uint8_t *buf, struct progress *p, struct hx_error *err)
 {
     uint8_t layout[HX_SHA256_BYTES];
-    int r = layout_of(f->plan, layout, err);
+    int r = hx_plan_layout(f->plan, layout, err);
     if (r < 0)
         return r;
     bool same_plan = have_journal && memcmp(im->plan, f->plan->sha256, HX_SHA256_BYTES) == 0;
@@ -298,7 +266,7 @@ static int open_growing(struct hx_store *s, struct hx_store_file *f, struct hx_j
                        im->out_bytes == f->plan->out_bytes &&
                        memcmp(im->content, layout, HX_SHA256_BYTES) == 0;
     if (have_journal && im->back) {
-        r = take_back(f, err);
+        r = hx_file_take_back(f, err);
         if (r < 0)
             return r;
     }
