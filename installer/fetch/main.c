@@ -51,7 +51,7 @@ static void help(FILE *to)
         "  --force                go on where a check has a way round\n"
         "  --config FILE          instead of " CONF_FILE " and " CONF_FOLDER "\n"
         "  --fetch.KEY=VALUE      any option of fetch.conf\n"
-        "  --print-conf           the options in force\n"
+        "  --dump-config           the options in force\n"
         "  --help, --version\n\n"
         "Exit status: 0, or one of sysexits.h: 64 usage, 65 bad data or upstream changed, 66 no "
         "input,\n69 servers not available, 71 system, 73 no room on the disk, 74 input or "
@@ -127,7 +127,7 @@ static int take_text_option(struct hx_fetch_cli *cli, int argc, char **argv, int
 }
 
 /* Takes the common options out of the line; exit status. */
-static int parse_line(struct hx_fetch_cli *cli, int argc, char **argv, bool *print_conf)
+static int parse_line(struct hx_fetch_cli *cli, int argc, char **argv, bool *dump_config)
 {
     struct hx_error err;
     for (int i = 2; i < argc; i++) {
@@ -142,8 +142,8 @@ static int parse_line(struct hx_fetch_cli *cli, int argc, char **argv, bool *pri
             cli->force = true;
         else if (strcmp(argv[i], "--accept-licences") == 0)
             cli->yes = true;
-        else if (strcmp(argv[i], "--print-conf") == 0)
-            *print_conf = true;
+        else if (strcmp(argv[i], "--dump-config") == 0)
+            *dump_config = true;
         else if (strcmp(argv[i], "--config") == 0)
             i++;
         else if (strncmp(argv[i], "--config=", 9) != 0) {
@@ -162,7 +162,7 @@ static int run_command(size_t which, int argc, char **argv)
     struct hx_fetch_cli cli = {.command = commands[which].name};
     struct hx_error err = {0};
     const char *conf_file = NULL;
-    bool print_conf = false;
+    bool dump_config = false;
     int status = find_conf(argc, argv, &conf_file);
     if (status != EX_OK)
         return status;
@@ -175,8 +175,8 @@ static int run_command(size_t which, int argc, char **argv)
         fprintf(stderr, "hx-fetch: out of memory\n");
         return EX_OSERR;
     }
-    status = parse_line(&cli, argc, argv, &print_conf);
-    if (status == EX_OK && print_conf)
+    status = parse_line(&cli, argc, argv, &dump_config);
+    if (status == EX_OK && dump_config)
         hx_conf_dump(hx_fetch_options, hx_fetch_n_options, &cli.conf, true, stdout);
     else if (status == EX_OK)
         status = commands[which].run(&cli);
