@@ -49,6 +49,7 @@ stage "broken model folders" yes run_make test-hostile
 stage "fuzzing" yes run_make fuzz-smoke
 [ -x tests/server/run.sh ] && stage "server" yes env BUILD="$build" tests/server/run.sh
 [ -x tests/fetch/run.sh ] && stage "hx-fetch" yes env BUILD="$build" tests/fetch/run.sh
+[ -x tests/p2p/run.sh ] && stage "p2p_check" yes env BUILD="$build" tests/p2p/run.sh
 [ -x tests/demo.sh ] && stage "demo" yes tests/demo.sh "$build"
 echo "$pass passed, $fail failed, $skip skipped"
 [ "$fail" -eq 0 ]
