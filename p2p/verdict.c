@@ -67,6 +67,8 @@ static void take_remedies(struct hx_judgement *j)
             j->remedy[j->n_remedies++] = id;
         }
     }
+    if (j->overall == HX_UNSUPPORTED)
+        return; /* nothing here is worth improving */
     for (int i = 0; i < hx_n_checks; i++) {
         const char *id = j->finding[i].remedy;
         if (j->finding[i].verdict != HX_WARN || hx_judge_explained(j, &hx_checks[i]) ||

@@ -4,3 +4,9 @@ $(NVML_SHIM): tests/p2p/nvml_shim.c $(addprefix engine/base/,json_read.c utf8.c 
 	@mkdir -p $(@D)
 	@echo "  SO    $(notdir $@)"
 	$(Q)$(CC) $(filter-out -fsanitize=% -fPIE,$(HX_CFLAGS)) -O1 -g -fPIC -shared -fvisibility=hidden -o $@ $(filter %.c,$^) -ldl
+
+# Prints the library's answers, for the comparison with nvidia-smi on a machine with a GPU.
+$(O)/tests/nvml_print: $(O)/obj/tests/p2p/nvml_print.o $(call hx_libs,hw)
+	@mkdir -p $(@D)
+	@echo "  LD    $(notdir $@)"
+	$(Q)$(CC) $(HX_LDFLAGS) -o $@ $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(call hx_sysl,hw)
