@@ -58,8 +58,9 @@ static void on_redirect(struct hx_transfer *t, struct hx_job *j)
         refuse_link(t, j, t->remotes.hosts[host].out, t->remotes.hosts[host].why);
         return;
     }
-    hx_host_good(hx_job_host(t, j));
-    if (j->at_endpoint && leaves && !j->api) {
+    bool resolved = j->at_endpoint && leaves && !j->api;
+    if (resolved) {
+        hx_host_good(hx_job_host(t, j));
         double life = hx_response_link_life(&j->resp, url, t->now.wall);
         if (hx_link_signed(l, url, host, life, t->now.mono) < 0) {
             hx_job_fail(t, j, -ENOMEM, "out of memory");
@@ -74,8 +75,9 @@ static void on_redirect(struct hx_transfer *t, struct hx_job *j)
     j->host = host;
     memcpy(j->url, url, strlen(url) + 1);
     double free_at = hx_host_free_at(&t->remotes.hosts[host], HX_BUCKET_FILES);
+    /* With a link that is known now, another endpoint may be the better choice. */
     if (free_at > t->now.mono)
-        hx_job_requeue(t, j, false, free_at, "the server asks to wait");
+        hx_job_requeue(t, j, false, resolved ? 0 : free_at, "the server asks to wait");
     else if (hx_job_launch(t, j) < 0)
         hx_job_requeue(t, j, true, 0, "out of memory");
 }

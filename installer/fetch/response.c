@@ -405,8 +405,9 @@ static enum hx_verdict judge_partial(const struct hx_response *r, const struct h
         return say(HX_PROTOCOL, why, n, "Content-Encoding although none was allowed");
     if (r->range_bad || !r->has_range || !r->has_total)
         return say(HX_PROTOCOL, why, n, "206 without a usable Content-Range");
+    /* Whether upstream changed is for the link and 416 to say; here it may be one bad edge. */
     if (want->size && r->total != want->size)
-        return say(HX_CHANGED, why, n, "the file has %llu bytes there, pinned are %llu",
+        return say(HX_PROTOCOL, why, n, "Content-Range of a file of %llu bytes, pinned are %llu",
                    (ull)r->total, (ull)want->size);
     uint64_t last = want->last;
     if (!want->size && last >= r->total)

@@ -74,6 +74,7 @@ void hx_job_end(struct hx_transfer *t, struct hx_job *j, int r, const struct hx_
 {
     struct hx_range_request req = j->req;
     int host = j->host;
+    hx_job_detach(t, j);
     drop_job(t, j);
     t->ended++;
     req.done(req.ctx, r, host, err);
