@@ -548,7 +548,7 @@ static int read_document(struct place *at, struct hx_jv root, struct hx_lock *lo
     if (r == 0)
         r = read_lists(at, root, lock);
     bool has = false;
-    uint8_t stated[32], found[32];
+    uint8_t stated[32] = {0}, found[32] = {0};
     if (r == 0)
         r = take_hash(at, root, "plan_sha256", &has, stated);
     if (r == 0 && has)

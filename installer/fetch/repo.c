@@ -321,7 +321,7 @@ static int read_index(struct hx_repo *repo, struct index *x, struct hx_error *er
     size_t count = hx_jv_count(map);
     if (r == 0 && (hx_jv_type(map) != HX_JSON_OBJECT || count == 0))
         r = hx_fail(err, -EINVAL, "%s/" HX_REPO_INDEX ": no weight_map", repo->name);
-    if (r == 0 && !(x->e = calloc(count, sizeof(*x->e))))
+    if (r == 0 && !(x->e = calloc(count + 1, sizeof(*x->e))))
         r = hx_fail(err, -ENOMEM, "out of memory");
     for (struct hx_jv m = hx_jv_first(map); r == 0 && m.doc; m = hx_jv_next(m)) {
         struct index_entry *e = &x->e[x->n++];
