@@ -86,8 +86,14 @@ int hx_store_hand_back(const char *models, const struct hx_plan *plan, size_t fi
     struct hx_journal j = HX_JOURNAL_INIT;
     struct hx_journal_entry *e = calloc(p->n_chunks + 3, sizeof(*e));
     char *path = incoming_path(models, plan, file, ".journal");
+    char *part = incoming_path(models, plan, file, ".part");
+    char *ready = incoming_path(models, plan, file, "");
     size_t n = 2;
-    int r = e && path ? hx_folder_make_for(path, err) : hx_fail(err, -ENOMEM, "out of memory");
+    int r = e && path && part && ready ? hx_folder_make_for(path, err)
+                                       : hx_fail(err, -ENOMEM, "out of memory");
+    /* It was handed back before and its repair has begun. */
+    if (r == 0 && (access(part, F_OK) == 0 || access(ready, F_OK) == 0))
+        goto out;
     if (r == 0) {
         e[0] = (struct hx_journal_entry){
             .type = HX_JOURNAL_PLAN, .index = (uint32_t)p->n_chunks, .length = p->out_bytes};
@@ -108,8 +114,11 @@ int hx_store_hand_back(const char *models, const struct hx_plan *plan, size_t fi
         e[n++] = (struct hx_journal_entry){.type = HX_JOURNAL_BACK};
         r = hx_journal_create(path, e, n, &j, err);
     }
+out:
     hx_journal_close(&j);
     free(path);
+    free(part);
+    free(ready);
     free(e);
     return r;
 }
