@@ -165,6 +165,7 @@ static void lose(struct hx_engram_drive *d, const struct hx_error *reason)
         return;
     d->online = false;
     d->lost_reason = *reason;
+    hx_wrap(&d->lost_reason, -EHOSTDOWN, "Engram drive lost");
     d->reopened = hx_engram_now();
     hx_log(HX_LOG_DEBUG, "engram", "drive lost: %s", reason->text);
     for (int q = 0; q < HX_ENGRAM_QUEUES; q++) {
@@ -199,11 +200,22 @@ static void read_failed(struct hx_engram_drive *d, struct hx_engram_job *j, int 
 {
     struct hx_engram_stream *s = d->s;
     const struct hx_engram_file *f = &d->file[d->file_of[j->flight->table]];
+    struct hx_error reason;
     count_error(d, kind_of(native));
     bool lost = is_lost(d, native);
+    if (native == ENODATA && hx_engram_file_check(f, &reason) < 0)
+        lost = true; /* the file is shorter than it was */
+    else if (lost)
+        hx_fail(&reason, -EHOSTDOWN, "%s: %s", f->path,
+                native == ENODEV || native == ENXIO ? strerror(native)
+                                                    : "too many read errors in a second");
     pthread_mutex_lock(&s->lock);
     note_error(d, f->table, native, what);
-    if (!lost && d->online && j->n_reads < 2 && native != ETIMEDOUT) {
+    if (lost)
+        lose(d, &reason);
+    if (!d->online) {
+        elsewhere(d, j, -EHOSTDOWN, 0, d->lost_reason.text);
+    } else if (j->n_reads < 2 && native != ETIMEDOUT) {
         pthread_mutex_lock(&d->stats_mutex);
         d->stats[f->table].retries++;
         pthread_mutex_unlock(&d->stats_mutex);
@@ -211,13 +223,6 @@ static void read_failed(struct hx_engram_drive *d, struct hx_engram_job *j, int 
         list_push(&d->retry, j);
     } else {
         elsewhere(d, j, -EIO, native, what);
-    }
-    if (lost) {
-        struct hx_error reason;
-        hx_fail(&reason, -EHOSTDOWN, "Engram drive lost: %s: %s", f->path,
-                native == ENODEV || native == ENXIO ? strerror(native)
-                                                    : "too many read errors in a second");
-        lose(d, &reason);
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -420,8 +425,7 @@ static void check_ages(struct hx_engram_drive *d, double now)
     }
     if (now - oldest > o->lost_ms * 1e-3) {
         struct hx_error reason;
-        hx_fail(&reason, -EHOSTDOWN, "Engram drive lost: %s: reads do not come back",
-                d->file[0].path);
+        hx_fail(&reason, -EHOSTDOWN, "%s: reads do not come back", d->file[0].path);
         pthread_mutex_lock(&d->s->lock);
         lose(d, &reason);
         pthread_mutex_unlock(&d->s->lock);
@@ -433,7 +437,6 @@ static void check_files(struct hx_engram_drive *d)
     for (int f = 0; f < d->n_files; f++) {
         struct hx_error reason;
         if (hx_engram_file_check(&d->file[f], &reason) < 0) {
-            hx_wrap(&reason, -EHOSTDOWN, "Engram drive lost");
             pthread_mutex_lock(&d->s->lock);
             lose(d, &reason);
             pthread_mutex_unlock(&d->s->lock);
