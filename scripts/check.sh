@@ -47,6 +47,7 @@ stage "unit tests" yes run_make -j2 test
 stage "unit tests, AddressSanitizer and UBSan" yes run_make -j2 SAN=address,undefined test
 stage "broken model folders" yes run_make test-hostile
 stage "fuzzing" yes run_make fuzz-smoke
+stage "Engram against failing drives" yes run_make test-engram-faults
 [ -x tests/server/run.sh ] && stage "server" yes env BUILD="$build" tests/server/run.sh
 [ -x tests/fetch/run.sh ] && stage "hx-fetch" yes env BUILD="$build" tests/fetch/run.sh
 [ -x tests/p2p/run.sh ] && stage "p2p_check" yes env BUILD="$build" tests/p2p/run.sh
