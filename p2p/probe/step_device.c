@@ -5,7 +5,7 @@
 
 #include "kernels/kernels.h"
 
-#define WARM_S      0.2
+#define WARM_S      0.5
 #define REPEATS     7
 #define GEMM_N      8192
 #define GEMM_S      1.0

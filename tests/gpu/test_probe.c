@@ -406,8 +406,8 @@ static void corrupt_byte(void **state)
 {
     struct fixture *f = *state;
     const struct hx_probe_p2p *p = &f->sh->result.p2p;
-    struct lie lie = {"copy", 1, 0, 1 << 28,
-                      LIE_BYTE}; /* small copies right, one large one wrong */
+    /* Small copies right, one large one wrong. */
+    struct lie lie = {"copy", 1, 0, 1 << 25, LIE_BYTE};
     f->plant.ctx = &lie;
     f->plant.content = tell_lie;
     RUN(f, "content", "flags");
@@ -567,6 +567,28 @@ static void sums_are_wrong(void **state)
     assert_false(f->sh->result.collectives.p2p.exact);
 }
 
+/* One rank is enough to see that the library is called as it expects; with two cards the step
+ * itself is the test. */
+static void nccl_is_called_right(void **state)
+{
+    struct fixture *f = *state;
+    const struct hx_probe_arm *arm = &f->sh->result.collectives.nccl_host;
+    struct hx_probe_step step = *find("reduce-nccl");
+    step.scope = HX_PROBE_ONCE;
+    f->options.one_device = false;
+    f->options.nccl = "libnccl.so.2";
+    f->sh->result.n_devices = 1;
+    assert_int_equal(hx_probe_run_step(&f->run, f->sh, &step, NULL), 0);
+    assert_calm(f);
+    if (arm->outcome == HX_PROBE_NOT_RUN && arm->note[0]) {
+        print_message("# %s\n", arm->note);
+        skip();
+    }
+    assert_int_equal(arm->outcome, HX_PROBE_OK);
+    assert_true(arm->exact);
+    assert_true(arm->us[0] > 0);
+}
+
 /* --- for compute-sanitizer: the same steps in this process ------------------------------------ */
 
 static void direct(struct fixture *f, const char *name)
@@ -629,6 +651,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(crowd_hangs, setup, teardown),
         cmocka_unit_test_setup_teardown(reduce_hangs, setup, teardown),
         cmocka_unit_test_setup_teardown(sums_are_wrong, setup, teardown),
+        cmocka_unit_test_setup_teardown(nccl_is_called_right, setup, teardown),
         /* CUDA in this process from here on: a child forked later could not use it. */
         cmocka_unit_test(product_is_right),
         cmocka_unit_test_setup_teardown(sanitizer_memory, setup, teardown),
