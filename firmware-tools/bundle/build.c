@@ -15,6 +15,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -27,6 +28,8 @@
 #define MAX_FILE   (4ull << 30)
 #define MAX_PROCS  4096
 #define LOG_TAIL   600
+#define LOG_MAX    (4u << 20)
+#define FULL_BYTES (1u << 20)
 #define MAX_ENV    64
 #define SETUP_FAIL 120 /* exit status: the sandbox could not be set up; the pipe says why */
 
@@ -130,6 +133,10 @@ static void make_root(struct box *x)
         if (mount(devices[i], path, NULL, MS_BIND, NULL) < 0)
             give_up(x->report, devices[i], errno);
     }
+    /* Before the old root goes: without privileges the kernel wants to see another one. */
+    snprintf(path, sizeof(path), "%s/proc", x->root);
+    if (mount("proc", path, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
+        give_up(x->report, "/proc", errno);
     if (chdir(x->root) < 0 || syscall(SYS_pivot_root, ".", ".") < 0)
         give_up(x->report, "its own root", errno);
     if (umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
@@ -167,8 +174,7 @@ static void run_init(struct box *x, char *const *argv) __attribute__((noreturn))
 static void run_init(struct box *x, char *const *argv)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
-        give_up(x->report, "/proc", errno);
+    make_root(x);
     if (sethostname("build", 5) < 0)
         give_up(x->report, "a host name", errno);
     pid_t build = fork();
@@ -248,7 +254,6 @@ static void run_box(struct box *x, char *const *argv, int log)
     if (syscall(SYS_close_range, 4, ~0u, 0) < 0)
         give_up(3, "closing files", errno);
     enter_namespaces(x);
-    make_root(x);
     pid_t init = fork();
     if (init < 0)
         give_up(3, "a process", errno);
@@ -311,44 +316,85 @@ static int64_t now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+/* What the build prints: its end is kept for messages, its start goes to a file. */
+struct output {
+    int fd;  /* pipe, -1 after its end */
+    int log; /* file, -1: none */
+    size_t logged, n;
+    char tail[LOG_TAIL];
+};
+
+static void take_output(struct output *out)
+{
+    char buf[4096];
+    for (;;) {
+        ssize_t n = read(out->fd, buf, sizeof(buf));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            if (n == 0) {
+                close(out->fd);
+                out->fd = -1;
+            }
+            return;
+        }
+        size_t len = (size_t)n;
+        if (out->log >= 0 && out->logged < LOG_MAX) {
+            if (write(out->log, buf, len) != n) { /* a full disk costs the log only */
+                close(out->log);
+                out->log = -1;
+            }
+            out->logged += len;
+        }
+        size_t take = len < LOG_TAIL ? len : LOG_TAIL;
+        size_t keep = out->n + take > LOG_TAIL ? LOG_TAIL - take : out->n;
+        memmove(out->tail, out->tail + out->n - keep, keep);
+        memcpy(out->tail + keep, buf + len - take, take);
+        out->n = keep + take;
+    }
+}
+
 /* Waits for the child; past the limit its namespace is ended. */
-static int watch(pid_t child, int timeout_s, int *status)
+static int watch(pid_t child, int timeout_s, struct output *out, int *status)
 {
     int64_t end = now_ms() + (int64_t)timeout_s * 1000;
     bool late = false;
     for (;;) {
-        pid_t p = waitpid(child, status, WNOHANG);
-        if (p == child)
+        struct pollfd p = {out->fd, POLLIN, 0};
+        if (out->fd >= 0)
+            take_output(out);
+        pid_t got = waitpid(child, status, WNOHANG);
+        if (got == child) {
+            if (out->fd >= 0)
+                take_output(out);
             return late ? -ETIMEDOUT : 0;
-        if (p < 0 && errno != EINTR)
+        }
+        if (got < 0 && errno != EINTR)
             return -errno;
         if (!late && now_ms() >= end) {
             late = true;
             kill(child, SIGKILL); /* its process 1 follows, and with it everything inside */
         }
-        poll(NULL, 0, 20);
+        poll(&p, out->fd >= 0 ? 1 : 0, 20);
     }
 }
 
-/* The end of the log as one line. */
-static void log_tail(const char *path, char *out, size_t size)
+/* The end of the output as one line. */
+static void log_tail(const struct output *out, char *text, size_t size)
 {
-    char buf[LOG_TAIL + 1];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    off_t len = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
-    out[0] = '\0';
-    if (len > 0) {
-        off_t from = len > LOG_TAIL ? len - LOG_TAIL : 0;
-        ssize_t n = pread(fd, buf, LOG_TAIL, from);
-        while (n > 0 && (buf[n - 1] == '\n' || buf[n - 1] == ' '))
-            n--;
-        for (ssize_t i = 0; i < n; i++)
-            if (buf[i] == '\n' || buf[i] == '\t')
-                buf[i] = ' ';
-        snprintf(out, size, "%.*s", n > 0 ? (int)n : 0, buf);
-    }
-    if (fd >= 0)
-        close(fd);
+    size_t n = out->n;
+    while (n && (out->tail[n - 1] == '\n' || out->tail[n - 1] == ' '))
+        n--;
+    snprintf(text, size, "%.*s", (int)n, out->tail);
+    for (char *p = text; *p; p++)
+        if (*p == '\n' || *p == '\t')
+            *p = ' ';
+}
+
+static bool disk_is_full(const char *folder)
+{
+    struct statvfs st;
+    return statvfs(folder, &st) == 0 && (uint64_t)st.f_bavail * st.f_frsize < FULL_BYTES;
 }
 
 static int check_outputs(const struct hx_build *b, struct hx_error *err)
@@ -371,7 +417,7 @@ static int check_outputs(const struct hx_build *b, struct hx_error *err)
 }
 
 static int judge_end(const struct hx_build *b, int waited, int status, const char *report,
-                     const char *log, struct hx_error *err)
+                     const struct output *out, struct hx_error *err)
 {
     char tail[LOG_TAIL + 1];
     if (report[0]) {
@@ -385,7 +431,7 @@ static int judge_end(const struct hx_build *b, int waited, int status, const cha
         hx_fail_errno(err, e, "build sandbox: %s", what ? what + 1 : report);
         return -EPERM;
     }
-    log_tail(log, tail, sizeof(tail));
+    log_tail(out, tail, sizeof(tail));
     if (waited == -ETIMEDOUT)
         return hx_fail(err, -ETIMEDOUT, "the build did not end within %d s: %s", b->timeout_s,
                        tail);
@@ -393,9 +439,10 @@ static int judge_end(const struct hx_build *b, int waited, int status, const cha
         return hx_fail_errno(err, -waited, "waiting for the build");
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
         return check_outputs(b, err);
-    bool full = strstr(tail, "No space left on device") != NULL;
-    return hx_fail(err, full ? -ENOSPC : -ECHILD, "the build ended with status %d: %s",
-                   WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (disk_is_full(b->scratch) || strstr(tail, strerror(ENOSPC)))
+        return hx_fail_errno(err, ENOSPC, "the build ended with status %d", code);
+    return hx_fail(err, -ECHILD, "the build ended with status %d: %s", code,
                    tail[0] ? tail : "(no output)");
 }
 
@@ -416,8 +463,9 @@ static int make_folders(const struct hx_build *b, bool privileged, struct hx_err
 int hx_build_run(const struct hx_build *b, struct hx_error *err)
 {
     struct box x = {.b = b, .privileged = geteuid() == 0};
-    char log_path[1200], report[256] = "";
-    int ends[2] = {-1, -1}, log = -1, status = 0, waited = 0;
+    struct output out = {.fd = -1, .log = -1};
+    char report[256] = "";
+    int ends[2] = {-1, -1}, printed[2] = {-1, -1}, status = 0, waited = 0;
     const struct hx_strings *given = &b->m->argv;
     char **argv = calloc(given->n + 1, sizeof(char *));
     int r = argv ? fill_env(&x, err) : hx_fail(err, -ENOMEM, "build: out of memory");
@@ -427,12 +475,11 @@ int hx_build_run(const struct hx_build *b, struct hx_error *err)
         goto out;
     memcpy(argv, given->item, given->n * sizeof(char *));
     snprintf(x.root, sizeof(x.root), "%s/root", b->scratch);
-    snprintf(log_path, sizeof(log_path), "%s/log", b->scratch);
-    log = open(log_path, O_CREAT | O_TRUNC | O_WRONLY | O_APPEND | O_CLOEXEC, 0644);
-    if (log < 0 || pipe2(ends, O_CLOEXEC) < 0) {
-        r = hx_fail_errno(err, errno, "%s: cannot make", log_path);
+    if (pipe2(ends, O_CLOEXEC) < 0 || pipe2(printed, O_CLOEXEC) < 0) {
+        r = hx_fail_errno(err, errno, "cannot start the build");
         goto out;
     }
+    out.log = open(b->log, O_CREAT | O_TRUNC | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0644);
     x.report = ends[1];
     pid_t child = fork();
     if (child < 0) {
@@ -440,21 +487,31 @@ int hx_build_run(const struct hx_build *b, struct hx_error *err)
         goto out;
     }
     if (child == 0)
-        run_box(&x, argv, log);
+        run_box(&x, argv, printed[1]);
     close(ends[1]);
-    ends[1] = -1;
-    waited = watch(child, b->timeout_s, &status);
+    close(printed[1]);
+    ends[1] = printed[1] = -1;
+    out.fd = printed[0];
+    printed[0] = -1;
+    fcntl(out.fd, F_SETFL, O_NONBLOCK);
+    waited = watch(child, b->timeout_s, &out, &status);
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
     ssize_t n = read(ends[0], report, sizeof(report) - 1);
     report[n > 0 ? n : 0] = '\0';
-    r = judge_end(b, waited, status, report, log_path, err);
+    r = judge_end(b, waited, status, report, &out, err);
 out:
     for (size_t i = 0; i < sizeof(x.env) / sizeof(x.env[0]); i++)
         free(x.env[i]);
     free(argv);
-    if (log >= 0)
-        close(log);
-    for (int i = 0; i < 2; i++)
+    if (out.fd >= 0)
+        close(out.fd);
+    if (out.log >= 0)
+        close(out.log);
+    for (int i = 0; i < 2; i++) {
         if (ends[i] >= 0)
             close(ends[i]);
+        if (printed[i] >= 0)
+            close(printed[i]);
+    }
     return r;
 }

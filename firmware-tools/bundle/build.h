@@ -15,8 +15,9 @@ struct hx_build {
     const char *headers; /* folder of the kernel headers inside the kit: "/usr/src/..." */
     const char *kernel;  /* release */
     const char *bundle;  /* staged copy, a path of the machine */
-    const char *scratch; /* folder that the caller made and removes; gets root/ out/ tmp/ log */
-    int timeout_s;       /* at most the manifest's */
+    const char *scratch; /* folder that the caller made and removes; gets root/ out/ tmp/ */
+    const char *log;     /* gets the start of what the build prints, as far as there is room */
+    int timeout_s;
 };
 
 /* 0: it ended with status 0 and every output is a plain file below scratch/out.

@@ -66,7 +66,8 @@ static int claim(struct hx_store *s, const struct hx_manifest *m, const char *ke
 static int stage(struct work *w, struct hx_manifest **staged, struct hx_error *err)
 {
     struct hx_store *s = w->s;
-    struct hx_bundle_verdict v;
+    struct hx_bundle_verdict v = {.accept = false};
+    struct hx_bundle_host host = {.n_device_ids = 0};
     struct hx_bundle_fault fault;
     struct hx_source *copy = NULL;
     char path[HX_ROOT_PATH + 64];
@@ -84,11 +85,24 @@ static int stage(struct work *w, struct hx_manifest **staged, struct hx_error *e
     snprintf(path, sizeof(path), "%s/%s/bundle", s->path, hx_slot_name(s->j.candidate));
     r = hx_source_open(path, &copy, err);
     if (r == 0)
-        r = hx_bundle_verify(copy, w->in->host, w->in->ctx, staged, &v, err);
+        r = hx_bundle_load(copy, staged, &fault, err);
+    if (r == 0)
+        r = hx_bundle_content(copy, *staged, -1, &fault, err);
     hx_source_close(copy);
-    if (r == 0 && !v.accept)
-        r = hx_fail(err, -EINVAL, "the staged copy is not accepted: %s: %s", v.fault[0].where,
-                    v.fault[0].why);
+    if (r == 0 && fault.check[0])
+        r = hx_fail(err, -EIO, "the staged copy is not what was written: %s: %s", fault.where,
+                    fault.why);
+    /* The manifest may be another one by now; what is free has been judged before the copy. */
+    if (r == 0)
+        r = w->in->host(w->in->ctx, *staged, &host, err);
+    if (r == 0) {
+        host.free_mib = INT64_MAX;
+        hx_bundle_judge(*staged, &host, &v);
+        w->sign = v.sign;
+        if (!v.accept)
+            r = hx_fail(err, -EINVAL, "the staged copy is not accepted: %s: %s", v.fault[0].where,
+                        v.fault[0].why);
+    }
     if (r == 0)
         r = hx_tree_open(w->slot, "bundle/" HX_MANIFEST_NAME, &fd, err);
     if (r < 0)
@@ -103,16 +117,17 @@ static int stage(struct work *w, struct hx_manifest **staged, struct hx_error *e
 static int build(struct work *w, struct hx_error *err)
 {
     struct hx_store *s = w->s;
-    char bundle[HX_ROOT_PATH + 64], scratch[HX_ROOT_PATH + 16];
+    char bundle[HX_ROOT_PATH + 64], scratch[HX_ROOT_PATH + 16], log[HX_ROOT_PATH + 16];
     int fd, r;
     snprintf(bundle, sizeof(bundle), "%s/%s/bundle", s->path, hx_slot_name(s->j.candidate));
     snprintf(scratch, sizeof(scratch), "%s/" SCRATCH, s->path);
+    snprintf(log, sizeof(log), "%s/build.log", s->path);
     r = hx_tree_folder(s->dir, SCRATCH, &fd, err);
     if (r < 0)
         return r;
     close(fd);
-    struct hx_build b = {w->m,   w->in->kit, w->in->headers,      w->in->kernel,
-                         bundle, scratch,    (int)w->m->timeout_s};
+    struct hx_build b = {w->m,    w->in->kit, w->in->headers,      w->in->kernel, bundle,
+                         scratch, log,        (int)w->m->timeout_s};
     r = hx_build_run(&b, err);
     if (r == 0)
         r = hx_tree_folder(s->dir, SCRATCH "/out", &w->modules, err);

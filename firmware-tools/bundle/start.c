@@ -235,5 +235,7 @@ int hx_bundle_remove(struct hx_store *s, bool all, struct hx_error *err)
             r = hx_tree_remove(s->dir, hx_slot_name((enum hx_slot)slot), err);
     if (r == 0)
         r = hx_tree_remove(s->dir, "scratch", err);
+    if (r == 0 && all)
+        r = hx_tree_remove(s->dir, "build.log", err);
     return r;
 }
