@@ -114,23 +114,34 @@ class Fetch:
         """Body bytes that the hubs sent, links and metadata left out."""
         return sum(h.sent() for h in self.hubs)
 
-    def check(self):
-        """The model folder is whole and equals its sources; nothing is left over."""
+    def check_model(self):
+        """The model folder is whole and equals its sources."""
         locks.check_folder(self.lock, list(self.hubs[0].repositories.values()), self.model)
+
+    def check(self):
+        """The model is whole and in use; nothing is left over."""
+        self.check_model()
         assert (self.models / "current").resolve() == self.model.resolve()
         assert not list(self.models.rglob("*.part")) and not list(self.models.rglob("*.journal"))
 
+    def is_complete(self):
+        try:
+            return json.loads((self.model / "state.json").read_text())["complete"]
+        except FileNotFoundError:
+            return False
+
     def check_invisible(self):
-        """Nobody sees a model that is not whole: the folder is not there, or says that it is not complete."""
+        """Nobody sees a model that is not whole: no link, and the folder is empty or says that it is not complete."""
         assert not os.path.lexists(self.models / "current")
-        if self.model.exists() and any(p.is_file() for p in self.model.rglob("*")):
-            assert json.loads((self.model / "state.json").read_text())["complete"] is False
-            assert not list(self.model.rglob("*.part"))
+        assert not self.is_complete()
+        if not (self.model / "state.json").exists():
+            assert not [p for p in self.model.rglob("*") if p.is_file() and p.name != "state.json.new"]
+        assert not list(self.model.rglob("*.part"))
 
     def check_sane(self):
         """At any moment: the model is whole or nobody sees it. Every file under its own name is right."""
-        if os.path.lexists(self.models / "current"):
-            locks.check_folder(self.lock, list(self.hubs[0].repositories.values()), self.model)
+        if self.is_complete():
+            self.check_model()
         else:
             self.check_invisible()
         sources = dict(zip((s["id"] for s in self.lock["sources"]), self.hubs[0].repositories.values(), strict=True))

@@ -294,10 +294,11 @@ def test_every_operation_fails_once(make_hub, make_fetch, faulty, small):
         r = fetch.run(code=None, timeout=60)
         assert time.time() - start < 60
         if r.code != 0:
-            fetch.check_invisible()
+            fetch.check_sane()
             faulty.fault("")
             fetch.run()
-        fetch.check()
+        fetch.check_model()
+        assert (fetch.models / "current").resolve() == fetch.model.resolve()
         faulty.fault("")
         shutil.rmtree(fetch.models)
         n += 7
