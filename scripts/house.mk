@@ -12,6 +12,7 @@ help:
 	@echo "make format             clang-format over the sources"
 	@echo "make fuzz FUZZ_SECONDS=600 [FUZZ=name]   each fuzz target for that long; fuzz-smoke: seconds"
 	@echo "make test-hostile       broken model folders"
+	@echo "make test-gpu           the CUDA probe with planted faults, on one GPU; gpu-kit: packed for another machine"
 	@echo "make test-hub           hx-fetch against a hub with faults; test-fetch-long: 200 kills, a disk that fails at every step (minutes)"
 	@echo "make man                manual pages, in $(BUILD)/man"
 	@echo "make install DESTDIR=   programs and manual pages below DESTDIR$(PREFIX)"
@@ -45,9 +46,13 @@ $(BUILD)/man/%: docs/man/%.scd
 	$(Q)scdoc < $< > $@
 man: $(MAN_PAGES)
 
+# Programs that only other programs start.
+HELPERS := $(O)/bin/hx-probe
 install: all man
 	$(Q)install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/doc/hx170
-	$(Q)install -m 755 $(ALL_PROGRAMS) $(DESTDIR)$(PREFIX)/bin
+	$(Q)install -d $(DESTDIR)$(PREFIX)/libexec/hx170
+	$(Q)install -m 755 $(filter-out $(HELPERS),$(ALL_PROGRAMS)) $(DESTDIR)$(PREFIX)/bin
+	$(Q)install -m 755 $(HELPERS) $(DESTDIR)$(PREFIX)/libexec/hx170
 	$(Q)install -m 644 $(MAN_PAGES) $(DESTDIR)$(PREFIX)/share/man/man1
 	$(Q)install -m 644 README.md LICENSE NOTICE $(DESTDIR)$(PREFIX)/share/doc/hx170
 
