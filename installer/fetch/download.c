@@ -6,7 +6,8 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define NO_HOST (-1)
+#define NO_HOST    (-1)
+#define MOST_ASKED 64u
 
 enum piece_state {
     PIECE_TO_DO,
@@ -231,8 +232,10 @@ static int fill(struct hx_download *d, struct hx_error *err)
     hx_transfer_stats(d->t, &s);
     if (d->stopping || d->target_away || d->held[0])
         return 0;
-    /* One more than there are connections, so that none waits for us. */
-    while (d->n_asked < s.limit + 1 && choose(d, s.limit + 1, &file, &piece)) {
+    /* As many as there are connections: a second piece of a file that waits for its turn would get
+     * it before the next piece of another file, and both files would come out of order. */
+    while (d->n_asked < s.limit + s.delayed && d->n_asked < MOST_ASKED &&
+           choose(d, s.limit, &file, &piece)) {
         struct hx_error e = {0};
         int r = ask(d, file, piece, &e);
         if (r == -ENOMEM)

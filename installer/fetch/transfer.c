@@ -815,7 +815,10 @@ void hx_transfer_stats(const struct hx_transfer *t, struct hx_transfer_stats *ou
     for (size_t i = 0; i < t->n_jobs; i++) {
         const struct hx_job *j = t->jobs[i];
         moves |= j->easy != NULL;
-        if (!j->easy && j->not_before > t->now.mono && (!next || j->not_before < next->not_before))
+        if (j->easy || j->not_before <= t->now.mono)
+            continue;
+        out->delayed++;
+        if (!next || j->not_before < next->not_before)
             next = j;
     }
     if (!moves && next) {

@@ -86,6 +86,7 @@ struct hx_transfer_stats {
     uint64_t bytes;         /* body bytes accepted */
     unsigned active, limit; /* connections */
     unsigned queued;        /* requests that wait for a connection or for time to pass */
+    unsigned delayed;       /* of them: for time to pass */
     uint64_t retries, stalls, protocol_errors, http_4xx, http_5xx, throttled, tls_errors, resolves;
     uint64_t resets;   /* connections that ended early, refused or timed out */
     char host[128];    /* that served last */
