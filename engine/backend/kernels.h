@@ -45,6 +45,7 @@ struct hx_index_args {
     const struct hx_tensor *w;    /* BF16 [T, H] */
     float factor;                 /* d^-0.5 H^-0.5 */
     bool reference;               /* scores in bf16 steps */
+    int64_t n_visible;            /* keys that the row with most of them sees */
     int topk, cand_block, n_cand; /* limits */
     bool write_cand, read_cand;   /* candidate source; source behind it */
     struct hx_tensor *sel;        /* I32 [T, topk] ascending, -1 behind */
@@ -142,9 +143,9 @@ struct hx_kernels {
     int (*quantise)(DEV, enum hx_grid grid, const struct hx_tensor *x, struct hx_tensor *codes,
                     struct hx_tensor *scales, struct hx_tensor *value, ERR);
     /* Quantised rows into the KV state: row r goes to row[r] of the layer's stream `which` in
-     * sequence seq[r]; row[r] = -1: nowhere. No two rows of a call go to the same place. */
-    int (*kv_store)(DEV, const struct hx_kv_view *const *kv, enum hx_kv_which which, int layer,
-                    const int32_t *seq, const int64_t *row, const struct hx_tensor *codes,
+     * sequence batch->seq[r]; row[r] = -1: nowhere. No two rows of a call go to the same place. */
+    int (*kv_store)(DEV, const struct hx_batch *batch, enum hx_kv_which which, int layer,
+                    const int64_t *row, const struct hx_tensor *codes,
                     const struct hx_tensor *scales, ERR);
     /* Ratio-2 groups that end in this pass: keeps (u, g) of all rows in the open-group store, pools
      * the groups. u, g F32 [T, d]; group i is rows 2 row[i], 2 row[i] + 1 of sequence seq[i]; lat

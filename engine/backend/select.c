@@ -3,9 +3,15 @@
 
 #include "backend/backend.h"
 
-extern const struct hx_backend hx_backend_cpu;
+extern const struct hx_backend hx_backend_cpu, hx_backend_cuda;
 
+#ifdef HX_HAVE_CUDA
+#define NAMES "cpu, cuda"
+static const struct hx_backend *const backends[] = {&hx_backend_cpu, &hx_backend_cuda};
+#else
+#define NAMES "cpu"
 static const struct hx_backend *const backends[] = {&hx_backend_cpu};
+#endif
 
 const struct hx_backend *hx_backend_select(const char *name, struct hx_error *err)
 {
@@ -13,6 +19,6 @@ const struct hx_backend *hx_backend_select(const char *name, struct hx_error *er
         if (strcmp(backends[i]->name, name) == 0)
             return backends[i];
     }
-    hx_fail(err, -ENODEV, "backend '%s' is not in this build (there is: cpu)", name);
+    hx_fail(err, -ENODEV, "backend '%s' is not in this build (there is: " NAMES ")", name);
     return NULL;
 }

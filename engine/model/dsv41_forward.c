@@ -93,7 +93,7 @@ static int store_groups(struct hx_pass *p, enum hx_act x, enum hx_grid grid, enu
                      scales = hx_pass_act(p, s, b->n_row);
     HX_STEP(hx_pass_rope(p, x, b, false));
     HX_RUN(p, quantise, grid, &t, &codes, &scales, NULL);
-    HX_RUN(p, kv_store, b->kv, which, p->il, b->seq, row, &codes, &scales);
+    HX_RUN(p, kv_store, b, which, p->il, row, &codes, &scales);
     return 0;
 }
 
@@ -155,6 +155,7 @@ static int select_rows(struct hx_pass *p)
                .batch = &p->out->batch,
                .source = p->f->maps->kv_source[p->il],
                .ratio = h->ratio[p->il],
+               .n_visible = most_visible(p),
                .q = &iq,
                .w = &w,
                .factor = (float)(pow(h->index_head_dim, -0.5) * pow(h->index_n_head, -0.5)),

@@ -123,8 +123,7 @@ int hx_pass_store_window(struct hx_pass *p)
     int n = p->rows->batch.n_row;
     struct hx_tensor codes = hx_pass_act(p, HX_ACT_KV_CODES, n),
                      scales = hx_pass_act(p, HX_ACT_KV_SCALES, n);
-    HX_RUN(p, kv_store, p->rows->batch.kv, HX_KV_WINDOW, p->il, p->rows->batch.seq,
-           p->rows->window_row, &codes, &scales);
+    HX_RUN(p, kv_store, &p->rows->batch, HX_KV_WINDOW, p->il, p->rows->window_row, &codes, &scales);
     return 0;
 }
 

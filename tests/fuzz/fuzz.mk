@@ -35,7 +35,7 @@ fuzz_tokenizer_encode_DATA := $(BUILD)/data/tokenizer.json
 fuzz_request_DATA          := $(BUILD)/data/tokenizer.json
 
 fuzz_modules = $(call hx_closure,$(if $(fuzz_$(1)),$(fuzz_$(1)),$(error tests/fuzz/fuzz.mk has no row for $(1))))
-fuzz_objects = $(foreach m,$(call fuzz_modules,$(1)),$(patsubst %.c,$(FUZZ_DIR)/obj/$($(m)_DIR)/%.o,$($(m)_SRCS)))
+fuzz_objects = $(foreach m,$(call fuzz_modules,$(1)),$(patsubst %.c,$(FUZZ_DIR)/obj/$($(m)_DIR)/%.o,$(filter-out cuda/%,$($(m)_SRCS))))
 
 $(FUZZ_DIR)/obj/%.o: %.c $(O)/gen/hx/build_facts.h
 	@mkdir -p $(@D)

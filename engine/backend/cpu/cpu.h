@@ -89,9 +89,8 @@ HX_CPU_KERNEL(hc_expand, const struct hx_tensor *y, const struct hx_tensor *post
 HX_CPU_KERNEL(stream_mean, const struct hx_tensor *streams, int slot, struct hx_tensor *out);
 HX_CPU_KERNEL(quantise, enum hx_grid grid, const struct hx_tensor *x, struct hx_tensor *codes,
               struct hx_tensor *scales, struct hx_tensor *value);
-HX_CPU_KERNEL(kv_store, const struct hx_kv_view *const *kv, enum hx_kv_which which, int layer,
-              const int32_t *seq, const int64_t *row, const struct hx_tensor *codes,
-              const struct hx_tensor *scales);
+HX_CPU_KERNEL(kv_store, const struct hx_batch *batch, enum hx_kv_which which, int layer,
+              const int64_t *row, const struct hx_tensor *codes, const struct hx_tensor *scales);
 HX_CPU_KERNEL(pool_groups, const struct hx_batch *batch, int source, const struct hx_tensor *u,
               const struct hx_tensor *g, const int32_t *seq, const int64_t *row,
               struct hx_tensor *lat);

@@ -78,10 +78,9 @@ int hx_cpu_quantise(struct hx_device *dev, enum hx_grid grid, const struct hx_te
     return 0;
 }
 
-int hx_cpu_kv_store(struct hx_device *dev, const struct hx_kv_view *const *kv,
-                    enum hx_kv_which which, int layer, const int32_t *seq, const int64_t *row,
-                    const struct hx_tensor *codes, const struct hx_tensor *scales,
-                    struct hx_error *err)
+int hx_cpu_kv_store(struct hx_device *dev, const struct hx_batch *batch, enum hx_kv_which which,
+                    int layer, const int64_t *row, const struct hx_tensor *codes,
+                    const struct hx_tensor *scales, struct hx_error *err)
 {
     (void)dev;
     (void)err;
@@ -89,7 +88,7 @@ int hx_cpu_kv_store(struct hx_device *dev, const struct hx_kv_view *const *kv,
     for (int64_t i = 0; i < codes->ne[0]; i++) {
         if (row[i] < 0)
             continue;
-        const struct hx_kv_view *v = kv[seq[i]];
+        const struct hx_kv_view *v = batch->kv[batch->seq[i]];
         const struct hx_kv_stream *s = which == HX_KV_WINDOW ? &v->window[layer]
                                        : which == HX_KV_COMP ? &v->comp[layer]
                                                              : &v->key[layer];

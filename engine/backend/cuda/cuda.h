@@ -1,0 +1,45 @@
+/* Inside of the CUDA back end: one device, its stream, its working memory. */
+#ifndef HX_BACKEND_CUDA_CUDA_H
+#define HX_BACKEND_CUDA_CUDA_H
+
+#include "backend/cuda/kernels/launch.h"
+#include "backend/kernels.h"
+
+#define HX_CUDA_SCRATCH ((size_t)256 << 20)
+
+/* The entries of a table of experts in device memory, known by the host's table. */
+struct hx_cuda_table {
+    const struct hx_weight *const *key;
+    struct hx_cuda_choice choice;
+    struct hx_cuda_table *next;
+};
+
+struct hx_device {
+    int index;
+    cudaStream_t stream;
+    uint8_t *scratch; /* device */
+    size_t used;
+    uint32_t *fault; /* host, mapped: enum hx_cuda_fault */
+    uint32_t *fault_dev;
+    struct hx_cuda_table *tables;
+    char name[128];
+};
+
+extern const struct hx_kernels hx_cuda_kernels;
+
+/* 0, or -EIO (device lost or a fault of ours: -ENODEV, -ENOMEM) with what was done and CUDA's
+ * words. */
+int hx_cuda_check(cudaError_t e, const char *what, struct hx_error *err);
+/* Working memory until the next hx_cuda_scratch_reset; NULL and -ENOMEM in err when it is used up.
+ */
+void *hx_cuda_scratch(struct hx_device *dev, size_t n, struct hx_error *err);
+void hx_cuda_scratch_reset(struct hx_device *dev, size_t mark);
+
+struct hx_cuda_weight hx_cuda_weight(const struct hx_weight *w);
+/* One weight, or the experts of a layer by a device list of choices. The table is made at the first
+ * call for a host table (before anything is captured) and lives as long as the device. */
+struct hx_cuda_choice hx_cuda_choice_one(const struct hx_weight *w);
+int hx_cuda_choice_of(struct hx_device *dev, const struct hx_weight *const *w, int n,
+                      struct hx_cuda_choice *out, struct hx_error *err);
+
+#endif

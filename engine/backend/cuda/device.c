@@ -1,0 +1,200 @@
+/* A CUDA device as a back end: memory, copies, the stream, faults of queued work. */
+#include "backend/cuda/cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct hx_buffer {
+    void *data;
+    bool pinned;
+};
+
+int hx_cuda_check(cudaError_t e, const char *what, struct hx_error *err)
+{
+    if (e == cudaSuccess)
+        return 0;
+    int r = e == cudaErrorMemoryAllocation                               ? -ENOMEM
+            : e == cudaErrorNoDevice || e == cudaErrorInsufficientDriver ? -ENODEV
+            : e == cudaErrorInvalidValue                                 ? -EINVAL
+                                                                         : -ENODEV;
+    return hx_fail(err, r, "cuda: %s: %s", what, cudaGetErrorString(e));
+}
+
+static int open_memory(struct hx_device *d, struct hx_error *err)
+{
+    int r = hx_cuda_check(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking),
+                          "creating a stream", err);
+    if (r == 0)
+        r = hx_cuda_check(cudaMalloc((void **)&d->scratch, HX_CUDA_SCRATCH), "working memory", err);
+    if (r == 0)
+        r = hx_cuda_check(cudaHostAlloc((void **)&d->fault, sizeof(*d->fault), cudaHostAllocMapped),
+                          "mapped memory", err);
+    if (r == 0) {
+        *d->fault = HX_CUDA_OK;
+        r = hx_cuda_check(cudaHostGetDevicePointer((void **)&d->fault_dev, d->fault, 0),
+                          "mapped memory", err);
+    }
+    return r;
+}
+
+static void cuda_close(struct hx_device *d)
+{
+    if (!d)
+        return;
+    if (d->stream) {
+        cudaStreamSynchronize(d->stream);
+        cudaStreamDestroy(d->stream);
+    }
+    for (struct hx_cuda_table *t = d->tables, *next; t; t = next) {
+        next = t->next;
+        cudaFree((void *)(uintptr_t)t->choice.table);
+        free(t);
+    }
+    cudaFree(d->scratch);
+    cudaFreeHost(d->fault);
+    free(d);
+}
+
+static int cuda_open(int index, struct hx_device **out, struct hx_error *err)
+{
+    int n = 0;
+    struct cudaDeviceProp prop;
+    int r = hx_cuda_check(cudaGetDeviceCount(&n), "looking for cards", err);
+    if (r < 0)
+        return r;
+    if (index < 0 || index >= n)
+        return hx_fail(err, -ENODEV, "cuda: there is no card %d (cards found: %d)", index, n);
+    r = hx_cuda_check(cudaSetDevice(index), "selecting the card", err);
+    if (r == 0)
+        r = hx_cuda_check(cudaGetDeviceProperties(&prop, index), "reading the card", err);
+    if (r < 0)
+        return r;
+    if (prop.major < 8)
+        return hx_fail(err, -ENODEV,
+                       "cuda: card %d (%s) has compute capability %d.%d, 8.0 is needed", index,
+                       prop.name, prop.major, prop.minor);
+    struct hx_device *d = calloc(1, sizeof(*d));
+    if (!d)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    d->index = index;
+    snprintf(d->name, sizeof(d->name), "%s", prop.name);
+    r = open_memory(d, err);
+    if (r < 0) {
+        cuda_close(d);
+        return hx_wrap(err, r, "card %d (%s)", index, prop.name);
+    }
+    *out = d;
+    return 0;
+}
+
+static int cuda_alloc(struct hx_device *d, enum hx_mem mem, size_t size, struct hx_buffer **out,
+                      struct hx_error *err)
+{
+    struct hx_buffer *b = calloc(1, sizeof(*b));
+    if (!b)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    b->pinned = mem == HX_MEM_PINNED;
+    size = size ? size : 1;
+    cudaError_t e =
+        b->pinned ? cudaHostAlloc(&b->data, size, cudaHostAllocMapped) : cudaMalloc(&b->data, size);
+    if (e == cudaSuccess) {
+        *out = b;
+        return 0;
+    }
+    free(b);
+    size_t avail = 0, total = 0;
+    cudaMemGetInfo(&avail, &total);
+    return hx_fail(err, -ENOMEM,
+                   "card %d: %zu MiB of %s memory wanted, %zu of %zu MiB are free: %s", d->index,
+                   size >> 20, mem == HX_MEM_PINNED ? "pinned" : "device", avail >> 20, total >> 20,
+                   cudaGetErrorString(e));
+}
+
+static void cuda_free(struct hx_buffer *b)
+{
+    if (!b)
+        return;
+    if (b->pinned)
+        cudaFreeHost(b->data);
+    else
+        cudaFree(b->data);
+    free(b);
+}
+
+static void *cuda_address(struct hx_buffer *b)
+{
+    return b->data;
+}
+
+static int transfer(struct hx_device *d, void *dst, const void *src, size_t size,
+                    enum cudaMemcpyKind kind, const char *what, struct hx_error *err)
+{
+    return hx_cuda_check(cudaMemcpyAsync(dst, src, size, kind, d->stream), what, err);
+}
+
+static int cuda_upload(struct hx_device *d, void *dst, const void *src, size_t size,
+                       struct hx_error *err)
+{
+    return transfer(d, dst, src, size, cudaMemcpyHostToDevice, "upload", err);
+}
+
+static int cuda_download(struct hx_device *d, void *dst, const void *src, size_t size,
+                         struct hx_error *err)
+{
+    return transfer(d, dst, src, size, cudaMemcpyDeviceToHost, "download", err);
+}
+
+static int cuda_copy(struct hx_device *d, void *dst, const void *src, size_t size,
+                     struct hx_error *err)
+{
+    return transfer(d, dst, src, size, cudaMemcpyDeviceToDevice, "copy", err);
+}
+
+static int cuda_sync(struct hx_device *d, struct hx_error *err)
+{
+    static const char *const faults[HX_CUDA_FAULT_MAX] = {
+        [HX_CUDA_NAN_ROUTER] = "router scores: NaN, or fewer finite ones than experts wanted",
+        [HX_CUDA_NAN_INDEX] = "index scores: NaN",
+        [HX_CUDA_NAN_DRAFT] = "draft logits: NaN",
+    };
+    int r = hx_cuda_check(cudaStreamSynchronize(d->stream), "queued work", err);
+    uint32_t fault = *(volatile uint32_t *)d->fault;
+    *d->fault = HX_CUDA_OK;
+    if (r == 0 && fault != HX_CUDA_OK)
+        r = hx_fail(err, -EDOM, "%s", fault < HX_CUDA_FAULT_MAX ? faults[fault] : "unknown fault");
+    return r;
+}
+
+void *hx_cuda_scratch(struct hx_device *dev, size_t n, struct hx_error *err)
+{
+    n = (n + 255) / 256 * 256;
+    if (n > HX_CUDA_SCRATCH - dev->used) {
+        hx_fail(err, -ENOMEM,
+                "cuda: a kernel needs %zu bytes of working memory, %zu of %zu are left", n,
+                HX_CUDA_SCRATCH - dev->used, (size_t)HX_CUDA_SCRATCH);
+        return NULL;
+    }
+    void *p = dev->scratch + dev->used;
+    dev->used += n;
+    return p;
+}
+
+void hx_cuda_scratch_reset(struct hx_device *dev, size_t mark)
+{
+    dev->used = mark;
+}
+
+const struct hx_backend hx_backend_cuda = {
+    .name = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .address = cuda_address,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .copy = cuda_copy,
+    .sync = cuda_sync,
+    .kernels = &hx_cuda_kernels,
+};

@@ -1,0 +1,197 @@
+/* Launchers of the CUDA kernels: plain pointers in, work queued on the stream, nothing waits. Shapes
+ * are those of backend/kernels.h; addresses are the device's. */
+#ifndef HX_BACKEND_CUDA_LAUNCH_H
+#define HX_BACKEND_CUDA_LAUNCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cuda_runtime_api.h>
+
+#include "backend/kv_view.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What went wrong in queued work; the first one stays until the next sync. */
+enum hx_cuda_fault {
+    HX_CUDA_OK,
+    HX_CUDA_NAN_ROUTER,
+    HX_CUDA_NAN_INDEX,
+    HX_CUDA_NAN_DRAFT,
+    HX_CUDA_FAULT_MAX
+};
+
+/* A bound parameter as kernels see it (struct hx_weight, device addresses). */
+struct hx_cuda_weight {
+    int32_t format; /* enum hx_format */
+    int32_t codebook, bits;
+    int32_t is_bf16;       /* dense: BF16, else F32 */
+    int32_t bias_is_f32;   /* EXL3 */
+    int32_t scale_columns; /* FP8: blocks of 32 in a row of scales */
+    int64_t n_out, n_in;
+    int32_t k_tiles, n_tiles; /* EXL3 */
+    const void *data;
+    const uint8_t *scale;
+    const uint16_t *suh, *svh;
+    const void *bias;
+};
+
+/* One of several weights by a row's choice: entry sel[row], or `one` if table is NULL. */
+struct hx_cuda_choice {
+    struct hx_cuda_weight one;
+    const struct hx_cuda_weight *table; /* device, [n] */
+    const int32_t *sel;                 /* [rows] */
+    bool has_exl3, has_plain;
+    int64_t n_out, n_in; /* of all entries */
+    int64_t k_padded, n_padded;
+};
+
+#define HX_CUDA_MAX_SEQ 64
+struct hx_cuda_views {
+    const struct hx_kv_view *of[HX_CUDA_MAX_SEQ]; /* device addresses */
+};
+
+struct hx_cuda_batch {
+    int n_row;
+    const int32_t *seq;
+    const int64_t *pos;
+    const uint8_t *dead;
+    const int64_t *first_pos;
+    const int32_t *first_row;
+    struct hx_cuda_views kv;
+};
+
+/* ---- rows.cu ---- */
+cudaError_t hx_cu_embed(cudaStream_t s, const uint16_t *table, const int32_t *token, int n_row,
+                        int n_stream, int64_t d, uint16_t *streams, float *pre);
+cudaError_t hx_cu_rms_norm(cudaStream_t s, const struct hx_cuda_weight *w, float eps,
+                           const uint16_t *x, int64_t n_row, uint16_t *y);
+cudaError_t hx_cu_rope(cudaStream_t s, uint16_t *x, int n_row, int n_head, int d,
+                       const int64_t *pos, const float *freq, int n_freq, bool inverse);
+cudaError_t hx_cu_keep_rows(cudaStream_t s, uint8_t *x, size_t row_bytes, const int32_t *row, int n,
+                            void *scratch, size_t scratch_bytes);
+/* grid: enum hx_grid. value may be NULL or x. */
+cudaError_t hx_cu_quantise(cudaStream_t s, int grid, const uint16_t *x, int64_t n_row, int d,
+                           uint8_t *codes, uint8_t *scales, uint16_t *value);
+
+/* ---- hyper.cu ---- */
+struct hx_cuda_hc {
+    int n_row, n_stream, iters;
+    int64_t d;
+    const uint16_t *streams;
+    struct hx_cuda_weight fn;
+    const float *base, *scale;
+    float rms_eps, hc_eps;
+    float *pre, *post, *comb;
+};
+cudaError_t hx_cu_hc_mix(cudaStream_t s, const struct hx_cuda_hc *a);
+cudaError_t hx_cu_hc_collapse(cudaStream_t s, const uint16_t *streams, const float *pre, int n_row,
+                              int n_stream, int64_t d, uint16_t *x);
+cudaError_t hx_cu_hc_expand(cudaStream_t s, const uint16_t *y, const float *post, const float *comb,
+                            int n_row, int n_stream, int64_t d, uint16_t *streams);
+cudaError_t hx_cu_stream_mean(cudaStream_t s, const uint16_t *streams, int n_row, int n_stream,
+                              int64_t d, int slot, int n_slot, uint16_t *out);
+
+/* ---- product.cu ---- */
+/* y[r][o] = W x[r / x_div], float32. group > 0: output rows in groups of that many, group g reads
+ * columns g n_in .. of a row of x. xr, inner: room for rotated inputs [n][k_padded] and products
+ * [n][n_padded] of EXL3 entries. */
+cudaError_t hx_cu_product(cudaStream_t s, const struct hx_cuda_choice *w, const uint16_t *x,
+                          int x_div, int64_t x_stride, int64_t group, int n, float *y, float *xr,
+                          float *inner);
+cudaError_t hx_cu_to_bf16(cudaStream_t s, const float *x, int64_t n, uint16_t *y);
+
+/* ---- experts.cu ---- */
+/* t[p][i] = bf16(silu(clamp a) clamp b weight[p]); weight NULL: 1. */
+cudaError_t hx_cu_swiglu(cudaStream_t s, const float *a, const float *b, const float *weight, int n,
+                         int64_t width, float limit, uint16_t *t);
+/* y[t] = bf16(sum of the k routed outputs in order, then the shared one, each rounded to bf16). */
+cudaError_t hx_cu_expert_sum(cudaStream_t s, const float *routed, const float *shared, int n_tok,
+                             int k, int64_t d, uint16_t *y);
+struct hx_cuda_route {
+    int n_row, n_expert, k;
+    bool norm;
+    float temp, route_scale;
+    const float *bias, *bias_vl;
+    const uint8_t *dead;
+    float *score; /* in: logits; out: unbiased scores */
+    int32_t *sel;
+    float *weight;
+    uint32_t *fault;
+};
+cudaError_t hx_cu_route(cudaStream_t s, const struct hx_cuda_route *a);
+
+/* ---- kv.cu ---- */
+/* which: enum hx_kv_which. */
+cudaError_t hx_cu_kv_store(cudaStream_t s, const struct hx_cuda_views *kv, int which, int layer,
+                           const int32_t *seq, const int64_t *row, int n, const uint8_t *codes,
+                           int code_bytes, const uint8_t *scales, int scale_bytes);
+cudaError_t hx_cu_pool_groups(cudaStream_t s, const struct hx_cuda_batch *b, int source,
+                              const float *u, const float *g, int d, const int32_t *seq,
+                              const int64_t *row, int n_group, uint16_t *lat);
+
+/* ---- index.cu ---- */
+struct hx_cuda_index {
+    struct hx_cuda_batch batch; /* rows first_row .. first_row + n_row - 1 of the call */
+    int source, ratio, n_head, d;
+    const uint16_t *q, *w;
+    float factor;
+    int topk, cand_block, n_cand;
+    bool write_cand, read_cand;
+    int32_t *sel, *cand;
+    float *tap; /* [n_row][tap_width] or NULL */
+    int64_t tap_width;
+    int64_t most;  /* rows of `score`: at least the visible ones */
+    int tile;      /* rows that the room is for */
+    float *score;  /* room [tile][most] */
+    float *blocks; /* room [tile][most / cand_block + 1] */
+    uint32_t *fault;
+};
+cudaError_t hx_cu_index_select(cudaStream_t s, const struct hx_cuda_index *a);
+
+/* ---- attend.cu ---- */
+struct hx_cuda_attend {
+    struct hx_cuda_batch batch;
+    int layer, source, window, block, n_head, d, topk;
+    const uint16_t *q;
+    const uint8_t *fresh_codes, *fresh_scales;
+    const int32_t *sel;
+    struct hx_cuda_weight sink;
+    float scale;
+    uint16_t *o;
+};
+cudaError_t hx_cu_attend(cudaStream_t s, const struct hx_cuda_attend *a);
+
+/* ---- engram.cu ---- */
+cudaError_t hx_cu_engram_rows(cudaStream_t s, const uint8_t *codes, const uint8_t *scales,
+                              int64_t n_value, uint16_t *v);
+struct hx_cuda_gate {
+    int n_row, n_stream;
+    int64_t d;
+    uint16_t *streams;
+    const uint16_t *z;
+    struct hx_cuda_weight q_weight, k_weight;
+    const uint8_t *dead;
+    float eps;
+    float *dot, *gate;
+};
+cudaError_t hx_cu_engram_gate(cudaStream_t s, const struct hx_cuda_gate *a);
+
+/* ---- draft.cu ---- */
+cudaError_t hx_cu_markov_latent(cudaStream_t s, const uint16_t *embed, int rank,
+                                const int32_t *tokens, int n_seq, int block, int k,
+                                uint16_t *latent, uint16_t *packed);
+/* logits = base + correction, the best of them into column k + 1. */
+cudaError_t hx_cu_markov_pick(cudaStream_t s, const float *base, const float *correction, int n_seq,
+                              int block, int k, int64_t n_vocab, float *logits, int32_t *tokens,
+                              uint32_t *fault);
+cudaError_t hx_cu_confidence(cudaStream_t s, const struct hx_cuda_weight *w, const uint16_t *h,
+                             int64_t d, const uint16_t *latent, int rank, int n, float *z);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

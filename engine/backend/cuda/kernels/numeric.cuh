@@ -1,0 +1,159 @@
+/* Number formats and sums on the device; the definitions are those of docs/numerics.md. */
+#ifndef HX_BACKEND_CUDA_NUMERIC_CUH
+#define HX_BACKEND_CUDA_NUMERIC_CUH
+
+#include <stdint.h>
+
+#include "backend/cuda/kernels/launch.h"
+
+#define HX_FORMAT_DENSE_ID 0
+#define HX_FORMAT_FP8_ID   1
+#define HX_FORMAT_FP4_ID   2
+#define HX_FORMAT_EXL3_ID  3
+
+static __device__ __forceinline__ float bf16_value(uint16_t h)
+{
+    return __uint_as_float((uint32_t)h << 16);
+}
+
+/* Ties to even; NaN stays NaN. */
+static __device__ __forceinline__ uint16_t to_bf16(float f)
+{
+    uint32_t u = __float_as_uint(f);
+    if ((u & 0x7FFFFFFFu) > 0x7F800000u)
+        return (uint16_t)(u >> 16 | 0x40);
+    return (uint16_t)((u + ((u >> 16 & 1) + 0x7FFFu)) >> 16);
+}
+
+static __device__ __forceinline__ float bf16_round(float f)
+{
+    return bf16_value(to_bf16(f));
+}
+
+static __device__ __forceinline__ float e8m0(uint8_t b)
+{
+    return __uint_as_float(b ? (uint32_t)b << 23 : 0x00400000u);
+}
+
+static __device__ __forceinline__ float e4m3(uint8_t c)
+{
+    uint32_t e = c >> 3 & 15, m = c & 7, sign = (uint32_t)(c & 0x80) << 24;
+    float f = e ? __uint_as_float(e + 120 << 23 | m << 20) : (float)m * 0x1p-9f;
+    if ((c & 0x7F) == 0x7F)
+        f = __uint_as_float(0x7FC00000u);
+    return __uint_as_float(__float_as_uint(f) | sign);
+}
+
+static __device__ __forceinline__ float e2m1(uint32_t c)
+{
+    uint32_t e = c >> 1 & 3, m = c & 1;
+    float f = e ? __uint_as_float(e + 126 << 23 | m << 22) : (float)m * 0.5f;
+    return c & 8 ? -f : f;
+}
+
+static __device__ __forceinline__ float f16_value(uint16_t h)
+{
+    uint32_t e = h >> 10 & 31, m = h & 0x3FF;
+    float f = e == 0 ? (float)m * 0x1p-24f
+                     : __uint_as_float((e == 31 ? 0x7F800000u : e + 112 << 23) | m << 13);
+    return h & 0x8000 ? -f : f;
+}
+
+static __device__ __forceinline__ float sigmoid32(float x)
+{
+    return (float)(1.0 / (1.0 + exp(-(double)x)));
+}
+
+static __device__ __forceinline__ float exp32(float x)
+{
+    return (float)exp((double)x);
+}
+
+static __device__ __forceinline__ float rsqrt32(float x)
+{
+    return (float)(1.0 / sqrt((double)x));
+}
+
+static __device__ __forceinline__ double warp_sum(double v)
+{
+    for (int o = 16; o > 0; o /= 2)
+        v += __shfl_xor_sync(0xFFFFFFFFu, v, o);
+    return v;
+}
+
+/* Sum over a block of up to 1024 threads, to all of them. part: shared, 32 entries. */
+static __device__ __forceinline__ double block_sum(double v, double *part)
+{
+    int warp = threadIdx.x / 32, n_warp = (blockDim.x + 31) / 32;
+    v = warp_sum(v);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0)
+        part[warp] = v;
+    __syncthreads();
+    double sum = 0;
+    for (int i = 0; i < n_warp; i++)
+        sum += part[i];
+    return sum;
+}
+
+/* Element i of a dense vector or matrix. */
+static __device__ __forceinline__ float dense_value(const struct hx_cuda_weight *w, int64_t i)
+{
+    return w->is_bf16 ? bf16_value(((const uint16_t *)w->data)[i]) : ((const float *)w->data)[i];
+}
+
+/* Weight of output o, input i; dense, FP8 and FP4. Exact. */
+static __device__ __forceinline__ float weight_value(const struct hx_cuda_weight *w, int64_t o,
+                                                     int64_t i)
+{
+    const uint8_t *code = (const uint8_t *)w->data;
+    if (w->format == HX_FORMAT_FP8_ID)
+        return e4m3(code[o * w->n_in + i]) * e8m0(w->scale[o / 32 * w->scale_columns + i / 32]);
+    if (w->format == HX_FORMAT_FP4_ID) {
+        uint32_t c = code[o * (w->n_in / 2) + i / 2] >> (i % 2 * 4) & 15;
+        return e2m1(c) * e8m0(w->scale[o * (w->n_in / 32) + i / 32]);
+    }
+    return dense_value(w, o * w->n_in + i);
+}
+
+/* A channel of a stored row. */
+static __device__ __forceinline__ float fp8_b32(const uint8_t *codes, const uint8_t *scales, int i)
+{
+    return bf16_round(e4m3(codes[i]) * e8m0(scales[i / 32]));
+}
+
+static __device__ __forceinline__ float fp4_b16(const uint8_t *codes, const uint8_t *scales, int i)
+{
+    return bf16_round(e2m1(codes[i / 2] >> (i % 2 * 4) & 15) * e4m3(scales[i / 16]));
+}
+
+static __device__ __forceinline__ float fp4_b32(const uint8_t *codes, const uint8_t *scales, int i)
+{
+    return bf16_round(e2m1(codes[i / 2] >> (i % 2 * 4) & 15) * e8m0(scales[i / 32]));
+}
+
+/* Where row j of a stream lies (kv_view.h). */
+static __device__ __forceinline__ const uint8_t *row_at(const struct hx_kv_stream *s, int64_t j,
+                                                        size_t offset, int bytes)
+{
+    int64_t r = s->ring ? j % s->ring : j % s->rows_per_block;
+    int64_t b = s->ring ? 0 : j / s->rows_per_block;
+    return s->base + (size_t)s->table[b] * s->block_stride + offset + (size_t)r * (size_t)bytes;
+}
+
+static __device__ __forceinline__ const uint8_t *row_data(const struct hx_kv_stream *s, int64_t j)
+{
+    return row_at(s, j, s->data_offset, s->data_bytes);
+}
+
+static __device__ __forceinline__ const uint8_t *row_scale(const struct hx_kv_stream *s, int64_t j)
+{
+    return row_at(s, j, s->scale_offset, s->scale_bytes);
+}
+
+static __device__ __forceinline__ void report(uint32_t *fault, enum hx_cuda_fault what)
+{
+    *(volatile uint32_t *)fault = what;
+}
+
+#endif

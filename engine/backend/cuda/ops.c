@@ -1,0 +1,500 @@
+/* The kernel table: arguments of backend/kernels.h to launches. Nothing here waits. */
+#include "backend/cuda/cuda.h"
+
+#include <stdlib.h>
+
+#define LAUNCH(call, what) hx_cuda_check(call, what, err)
+
+static int64_t row_len(const struct hx_tensor *t)
+{
+    return t->ne[1] * t->ne[2] * t->ne[3];
+}
+
+static int pack_views(const struct hx_kv_view *const *kv, int n, struct hx_cuda_views *out,
+                      struct hx_error *err)
+{
+    if (n > HX_CUDA_MAX_SEQ)
+        return hx_fail(err, -EINVAL, "cuda: %d sequences in a pass: at most %d", n,
+                       HX_CUDA_MAX_SEQ);
+    for (int i = 0; i < n; i++)
+        out->of[i] = kv[i]->device;
+    return 0;
+}
+
+static int pack_batch(const struct hx_batch *b, struct hx_cuda_batch *out, struct hx_error *err)
+{
+    *out = (struct hx_cuda_batch){.n_row = b->n_row,
+                                  .seq = b->seq,
+                                  .pos = b->pos,
+                                  .dead = b->dead,
+                                  .first_pos = b->first_pos,
+                                  .first_row = b->first_row};
+    return pack_views(b->kv, b->n_seq, &out->kv, err);
+}
+
+/* ---- rows ---- */
+
+static int embed(struct hx_device *dev, const struct hx_weight *w, const int32_t *tokens,
+                 struct hx_tensor *streams, struct hx_tensor *pre, struct hx_error *err)
+{
+    return LAUNCH(hx_cu_embed(dev->stream, w->part[HX_PART_DATA].data, tokens, (int)streams->ne[0],
+                              (int)streams->ne[1], streams->ne[2], streams->data, pre->data),
+                  "embed");
+}
+
+static int rms_norm(struct hx_device *dev, const struct hx_weight *w, float eps,
+                    const struct hx_tensor *x, struct hx_tensor *y, struct hx_error *err)
+{
+    struct hx_cuda_weight c = hx_cuda_weight(w);
+    int64_t rows = x->ne[0] * row_len(x) / w->n_in;
+    if (rows == 0)
+        return 0;
+    return LAUNCH(hx_cu_rms_norm(dev->stream, &c, eps, x->data, rows, y->data), "rms_norm");
+}
+
+static int rope(struct hx_device *dev, struct hx_tensor *x, const int64_t *pos,
+                const struct hx_tensor *freq, bool inverse, struct hx_error *err)
+{
+    int d = (int)x->ne[x->n_dims - 1], n_head = (int)(row_len(x) / d);
+    if (x->ne[0] == 0)
+        return 0;
+    return LAUNCH(hx_cu_rope(dev->stream, x->data, (int)x->ne[0], n_head, d, pos, freq->data,
+                             (int)freq->ne[0], inverse),
+                  "rope");
+}
+
+static int quantise(struct hx_device *dev, enum hx_grid grid, const struct hx_tensor *x,
+                    struct hx_tensor *codes, struct hx_tensor *scales, struct hx_tensor *value,
+                    struct hx_error *err)
+{
+    int d = (int)x->ne[x->n_dims - 1];
+    int64_t rows = x->ne[0] * row_len(x) / d;
+    if (rows == 0)
+        return 0;
+    return LAUNCH(hx_cu_quantise(dev->stream, (int)grid, x->data, rows, d, codes->data,
+                                 scales->data, value ? value->data : NULL),
+                  "quantise");
+}
+
+static int keep_rows(struct hx_device *dev, struct hx_tensor *x, const int32_t *row, int n,
+                     struct hx_error *err)
+{
+    size_t bytes = (size_t)row_len(x) * hx_dtype_size(x->dtype);
+    int r = LAUNCH(hx_cu_keep_rows(dev->stream, x->data, bytes, row, n, dev->scratch + dev->used,
+                                   HX_CUDA_SCRATCH - dev->used),
+                   "keep_rows");
+    x->ne[0] = n;
+    return r;
+}
+
+/* ---- hyper-connections ---- */
+
+static int hc_mix(struct hx_device *dev, const struct hx_hc_args *a, struct hx_error *err)
+{
+    struct hx_cuda_hc c = {.n_row = (int)a->streams->ne[0],
+                           .n_stream = (int)a->streams->ne[1],
+                           .iters = a->iters,
+                           .d = a->streams->ne[2],
+                           .streams = a->streams->data,
+                           .fn = hx_cuda_weight(a->fn),
+                           .base = a->base->part[HX_PART_DATA].data,
+                           .scale = a->scale->part[HX_PART_DATA].data,
+                           .rms_eps = a->rms_eps,
+                           .hc_eps = a->hc_eps,
+                           .pre = a->pre->data,
+                           .post = a->post->data,
+                           .comb = a->comb->data};
+    return c.n_row ? LAUNCH(hx_cu_hc_mix(dev->stream, &c), "hc_mix") : 0;
+}
+
+static int hc_collapse(struct hx_device *dev, const struct hx_tensor *streams,
+                       const struct hx_tensor *pre, struct hx_tensor *x, struct hx_error *err)
+{
+    if (streams->ne[0] == 0)
+        return 0;
+    return LAUNCH(hx_cu_hc_collapse(dev->stream, streams->data, pre->data, (int)streams->ne[0],
+                                    (int)streams->ne[1], streams->ne[2], x->data),
+                  "hc_collapse");
+}
+
+static int hc_expand(struct hx_device *dev, const struct hx_tensor *y, const struct hx_tensor *post,
+                     const struct hx_tensor *comb, struct hx_tensor *streams, struct hx_error *err)
+{
+    if (streams->ne[0] == 0)
+        return 0;
+    return LAUNCH(hx_cu_hc_expand(dev->stream, y->data, post->data, comb->data, (int)streams->ne[0],
+                                  (int)streams->ne[1], streams->ne[2], streams->data),
+                  "hc_expand");
+}
+
+static int stream_mean(struct hx_device *dev, const struct hx_tensor *streams, int slot,
+                       struct hx_tensor *out, struct hx_error *err)
+{
+    if (streams->ne[0] == 0)
+        return 0;
+    return LAUNCH(hx_cu_stream_mean(dev->stream, streams->data, (int)streams->ne[0],
+                                    (int)streams->ne[1], streams->ne[2], slot, (int)out->ne[1],
+                                    out->data),
+                  "stream_mean");
+}
+
+/* ---- products ---- */
+
+static int refuse_quantised(bool quantise, struct hx_error *err)
+{
+    return quantise
+               ? hx_fail(err, -ENOTSUP, "cuda: the reference mode runs on the cpu back end only")
+               : 0;
+}
+
+/* y [n][n_out] F32 in device memory. */
+static int product(struct hx_device *dev, const struct hx_cuda_choice *c, const uint16_t *x,
+                   int x_div, int64_t x_stride, int64_t group, int n, float *y,
+                   struct hx_error *err)
+{
+    size_t mark = dev->used;
+    float *xr = NULL, *mid = NULL;
+    int tile = n;
+    if (c->has_exl3) {
+        size_t row = (size_t)(c->k_padded + c->n_padded) * sizeof(float);
+        int64_t fit = (int64_t)((HX_CUDA_SCRATCH - dev->used - 1024) / 2 / row);
+        tile = fit < n ? (int)fit / x_div * x_div : n;
+        if (tile < 1)
+            return hx_fail(err, -ENOMEM, "cuda: no working memory for a product");
+        xr = hx_cuda_scratch(dev, (size_t)tile * (size_t)c->k_padded * sizeof(float), err);
+        mid = xr ? hx_cuda_scratch(dev, (size_t)tile * (size_t)c->n_padded * sizeof(float), err)
+                 : NULL;
+        if (!mid)
+            return -ENOMEM;
+    }
+    int r = 0;
+    for (int at = 0; r == 0 && at < n; at += tile) {
+        int m = n - at < tile ? n - at : tile;
+        struct hx_cuda_choice part = *c;
+        if (part.sel)
+            part.sel += at;
+        r = LAUNCH(hx_cu_product(dev->stream, &part, x + at / x_div * x_stride, x_div, x_stride,
+                                 group, m, y + at * c->n_out, xr, mid),
+                   "product");
+    }
+    hx_cuda_scratch_reset(dev, mark);
+    return r;
+}
+
+/* The product of n rows of n_in into y (BF16 or F32), some rows at a time. */
+static int linear_rows(struct hx_device *dev, const struct hx_weight *w, int64_t x_stride,
+                       int64_t group, const struct hx_tensor *x, struct hx_tensor *y,
+                       struct hx_error *err)
+{
+    struct hx_cuda_choice c = hx_cuda_choice_one(w);
+    int n = (int)x->ne[0], r = 0;
+    if (n == 0)
+        return 0;
+    if (y->dtype == HX_DTYPE_F32)
+        return product(dev, &c, x->data, 1, x_stride, group, n, y->data, err);
+    size_t mark = dev->used, row = (size_t)c.n_out * sizeof(float);
+    int64_t fit = (int64_t)((HX_CUDA_SCRATCH - dev->used) / 4 / row);
+    int tile = fit < 1 ? 1 : fit < n ? (int)fit : n;
+    float *f = hx_cuda_scratch(dev, (size_t)tile * row, err);
+    if (!f)
+        return -ENOMEM;
+    for (int at = 0; r == 0 && at < n; at += tile) {
+        int m = n - at < tile ? n - at : tile;
+        r = product(dev, &c, (const uint16_t *)x->data + at * x_stride, 1, x_stride, group, m, f,
+                    err);
+        if (r == 0)
+            r = LAUNCH(
+                hx_cu_to_bf16(dev->stream, f, m * c.n_out, (uint16_t *)y->data + at * c.n_out),
+                "product");
+    }
+    hx_cuda_scratch_reset(dev, mark);
+    return r;
+}
+
+static int linear(struct hx_device *dev, const struct hx_weight *w, bool quantise_x,
+                  const struct hx_tensor *x, struct hx_tensor *y, struct hx_error *err)
+{
+    int r = refuse_quantised(quantise_x, err);
+    return r < 0 ? r : linear_rows(dev, w, w->n_in, 0, x, y, err);
+}
+
+static int linear_grouped(struct hx_device *dev, const struct hx_weight *w, int n_group,
+                          const struct hx_tensor *x, struct hx_tensor *y, struct hx_error *err)
+{
+    return linear_rows(dev, w, w->n_in * n_group, w->n_out / n_group, x, y, err);
+}
+
+/* ---- experts ---- */
+
+static int route(struct hx_device *dev, const struct hx_route_args *a, struct hx_error *err)
+{
+    struct hx_cuda_choice gate = hx_cuda_choice_one(a->gate);
+    struct hx_cuda_route c = {.n_row = (int)a->z->ne[0],
+                              .n_expert = (int)a->gate->n_out,
+                              .k = (int)a->sel->ne[1],
+                              .norm = a->norm,
+                              .temp = a->temp,
+                              .route_scale = a->route_scale,
+                              .bias = a->bias->part[HX_PART_DATA].data,
+                              .bias_vl = a->bias_vl->part[HX_PART_DATA].data,
+                              .dead = a->dead,
+                              .score = a->score->data,
+                              .sel = a->sel->data,
+                              .weight = a->weight->data,
+                              .fault = dev->fault_dev};
+    if (c.n_row == 0)
+        return 0;
+    int r = product(dev, &gate, a->z->data, 1, gate.n_in, 0, c.n_row, c.score, err);
+    return r < 0 ? r : LAUNCH(hx_cu_route(dev->stream, &c), "route");
+}
+
+struct expert_room {
+    float *a, *b, *out, *shared;
+    uint16_t *t;
+};
+
+/* m tokens from t0: routed experts pair by pair, then the shared one, then the sum. */
+static int expert_tile(struct hx_device *dev, const struct hx_experts_args *x,
+                       const struct hx_cuda_choice w[3], const struct hx_cuda_choice s[3], int t0,
+                       int m, struct expert_room *k, struct hx_error *err)
+{
+    int64_t d = x->z->ne[1], ff = x->s1->n_out;
+    int used = (int)x->sel->ne[1], pairs = m * used;
+    const uint16_t *z = (const uint16_t *)x->z->data + t0 * d;
+    const float *weight = (const float *)x->weight->data + t0 * used;
+    struct hx_cuda_choice e[3] = {w[0], w[1], w[2]};
+    for (int i = 0; i < 3; i++)
+        e[i].sel = (const int32_t *)x->sel->data + t0 * used;
+    int r = product(dev, &e[0], z, used, d, 0, pairs, k->a, err);
+    if (r == 0)
+        r = product(dev, &e[2], z, used, d, 0, pairs, k->b, err);
+    if (r == 0)
+        r = LAUNCH(hx_cu_swiglu(dev->stream, k->a, k->b, weight, pairs, ff, x->limit, k->t),
+                   "experts");
+    if (r == 0)
+        r = product(dev, &e[1], k->t, 1, ff, 0, pairs, k->out, err);
+    if (r == 0)
+        r = product(dev, &s[0], z, 1, d, 0, m, k->a, err);
+    if (r == 0)
+        r = product(dev, &s[2], z, 1, d, 0, m, k->b, err);
+    if (r == 0)
+        r = LAUNCH(hx_cu_swiglu(dev->stream, k->a, k->b, NULL, m, ff, x->limit, k->t),
+                   "shared expert");
+    if (r == 0)
+        r = product(dev, &s[1], k->t, 1, ff, 0, m, k->shared, err);
+    if (r == 0)
+        r = LAUNCH(hx_cu_expert_sum(dev->stream, k->out, k->shared, m, used, d,
+                                    (uint16_t *)x->y->data + t0 * d),
+                   "experts");
+    return r;
+}
+
+static int experts(struct hx_device *dev, const struct hx_experts_args *x, struct hx_error *err)
+{
+    size_t mark = dev->used;
+    int64_t d = x->z->ne[1], ff = x->s1->n_out;
+    int n = (int)x->z->ne[0], used = (int)x->sel->ne[1], r = refuse_quantised(x->quantise, err);
+    const struct hx_weight *const *table[3] = {x->w1, x->w2, x->w3};
+    const struct hx_weight *shared[3] = {x->s1, x->s2, x->s3};
+    struct hx_cuda_choice w[3], s[3];
+    for (int i = 0; r == 0 && i < 3; i++) {
+        r = hx_cuda_choice_of(dev, table[i], x->n_expert, &w[i], err);
+        s[i] = hx_cuda_choice_one(shared[i]);
+    }
+    if (r < 0 || n == 0)
+        return r;
+    size_t pair = (size_t)(2 * ff + d) * 4 + (size_t)ff * 2;
+    size_t row = pair * (size_t)used + (size_t)d * 4;
+    int64_t fit = (int64_t)((HX_CUDA_SCRATCH - dev->used) / 2 / row);
+    int tile = fit < 1 ? 1 : fit < n ? (int)fit : n;
+    size_t pairs = (size_t)tile * (size_t)used;
+    struct expert_room k = {0};
+    k.a = hx_cuda_scratch(dev, pairs * (size_t)ff * 4, err);
+    k.b = k.a ? hx_cuda_scratch(dev, pairs * (size_t)ff * 4, err) : NULL;
+    k.out = k.b ? hx_cuda_scratch(dev, pairs * (size_t)d * 4, err) : NULL;
+    k.shared = k.out ? hx_cuda_scratch(dev, (size_t)tile * (size_t)d * 4, err) : NULL;
+    k.t = k.shared ? hx_cuda_scratch(dev, pairs * (size_t)ff * 2, err) : NULL;
+    if (!k.t)
+        r = -ENOMEM;
+    for (int t0 = 0; r == 0 && t0 < n; t0 += tile)
+        r = expert_tile(dev, x, w, s, t0, n - t0 < tile ? n - t0 : tile, &k, err);
+    hx_cuda_scratch_reset(dev, mark);
+    return r;
+}
+
+/* ---- attention ---- */
+
+static int kv_store(struct hx_device *dev, const struct hx_batch *batch, enum hx_kv_which which,
+                    int layer, const int64_t *row, const struct hx_tensor *codes,
+                    const struct hx_tensor *scales, struct hx_error *err)
+{
+    struct hx_cuda_views kv;
+    int r = pack_views(batch->kv, batch->n_seq, &kv, err);
+    if (r < 0 || codes->ne[0] == 0)
+        return r;
+    return LAUNCH(hx_cu_kv_store(dev->stream, &kv, (int)which, layer, batch->seq, row,
+                                 (int)codes->ne[0], codes->data, (int)row_len(codes), scales->data,
+                                 (int)row_len(scales)),
+                  "kv_store");
+}
+
+static int pool_groups(struct hx_device *dev, const struct hx_batch *batch, int source,
+                       const struct hx_tensor *u, const struct hx_tensor *g, const int32_t *seq,
+                       const int64_t *row, struct hx_tensor *lat, struct hx_error *err)
+{
+    struct hx_cuda_batch b;
+    int r = pack_batch(batch, &b, err);
+    if (r < 0 || b.n_row == 0)
+        return r;
+    return LAUNCH(hx_cu_pool_groups(dev->stream, &b, source, u->data, g->data, (int)u->ne[1], seq,
+                                    row, (int)lat->ne[0], lat->data),
+                  "pool_groups");
+}
+
+static int index_select(struct hx_device *dev, const struct hx_index_args *a, struct hx_error *err)
+{
+    size_t mark = dev->used;
+    struct hx_cuda_index c = {.source = a->source,
+                              .ratio = a->ratio,
+                              .n_head = (int)a->q->ne[1],
+                              .d = (int)a->q->ne[2],
+                              .q = a->q->data,
+                              .w = a->w->data,
+                              .factor = a->factor,
+                              .topk = a->topk,
+                              .cand_block = a->cand_block,
+                              .n_cand = a->n_cand,
+                              .write_cand = a->write_cand,
+                              .read_cand = a->read_cand,
+                              .sel = a->sel->data,
+                              .cand = a->cand ? a->cand->data : NULL,
+                              .tap = a->score ? a->score->data : NULL,
+                              .tap_width = a->score ? a->score->ne[1] : 0,
+                              .most = a->n_visible,
+                              .fault = dev->fault_dev};
+    int r = refuse_quantised(a->reference, err);
+    if (r == 0)
+        r = pack_batch(a->batch, &c.batch, err);
+    if (r < 0 || c.batch.n_row == 0)
+        return r;
+    size_t blocks = (size_t)(c.most / c.cand_block + 1), row = ((size_t)c.most + blocks) * 4;
+    int64_t fit = (int64_t)((HX_CUDA_SCRATCH - dev->used - 1024) / row);
+    c.tile = (int)(fit < 1 ? 1 : fit > 64 ? 64 : fit);
+    c.score = hx_cuda_scratch(dev, (size_t)c.tile * (size_t)c.most * 4, err);
+    c.blocks = c.score ? hx_cuda_scratch(dev, (size_t)c.tile * blocks * 4, err) : NULL;
+    r = c.blocks ? LAUNCH(hx_cu_index_select(dev->stream, &c), "index_select") : -ENOMEM;
+    hx_cuda_scratch_reset(dev, mark);
+    return r;
+}
+
+static int attend(struct hx_device *dev, const struct hx_attend_args *a, struct hx_error *err)
+{
+    struct hx_cuda_attend c = {.layer = a->layer,
+                               .source = a->source,
+                               .window = a->window,
+                               .block = a->block,
+                               .n_head = (int)a->q->ne[1],
+                               .d = (int)a->q->ne[2],
+                               .topk = a->source >= 0 ? (int)a->sel->ne[1] : 0,
+                               .q = a->q->data,
+                               .fresh_codes = a->fresh_codes->data,
+                               .fresh_scales = a->fresh_scales->data,
+                               .sel = a->source >= 0 ? a->sel->data : NULL,
+                               .sink = hx_cuda_weight(a->sink),
+                               .scale = a->scale,
+                               .o = a->o->data};
+    int r = pack_batch(a->batch, &c.batch, err);
+    if (r < 0 || c.batch.n_row == 0)
+        return r;
+    return LAUNCH(hx_cu_attend(dev->stream, &c), "attend");
+}
+
+/* ---- Engram ---- */
+
+static int engram_rows(struct hx_device *dev, const struct hx_tensor *codes,
+                       const struct hx_tensor *scales, struct hx_tensor *v, struct hx_error *err)
+{
+    int64_t n = codes->ne[0] * row_len(codes);
+    if (n == 0)
+        return 0;
+    return LAUNCH(hx_cu_engram_rows(dev->stream, codes->data, scales->data, n, v->data),
+                  "engram_rows");
+}
+
+static int engram_gate(struct hx_device *dev, const struct hx_engram_args *a, struct hx_error *err)
+{
+    struct hx_cuda_gate c = {.n_row = (int)a->streams->ne[0],
+                             .n_stream = (int)a->streams->ne[1],
+                             .d = a->streams->ne[2],
+                             .streams = a->streams->data,
+                             .z = a->z->data,
+                             .q_weight = hx_cuda_weight(a->q_weight),
+                             .k_weight = hx_cuda_weight(a->k_weight),
+                             .dead = a->dead,
+                             .eps = a->eps,
+                             .dot = a->dot->data,
+                             .gate = a->gate->data};
+    return c.n_row ? LAUNCH(hx_cu_engram_gate(dev->stream, &c), "engram_gate") : 0;
+}
+
+/* ---- drafter ---- */
+
+static int markov(struct hx_device *dev, const struct hx_markov_args *a, struct hx_error *err)
+{
+    size_t mark = dev->used;
+    struct hx_cuda_choice head = hx_cuda_choice_one(a->head);
+    int n = (int)a->base->ne[0], block = (int)a->base->ne[1], rank = (int)a->embed->n_in;
+    int64_t n_vocab = a->base->ne[2];
+    uint16_t *packed = hx_cuda_scratch(dev, (size_t)n * (size_t)rank * 2, err);
+    float *correction =
+        packed ? hx_cuda_scratch(dev, (size_t)n * (size_t)n_vocab * sizeof(float), err) : NULL;
+    if (!correction) {
+        hx_cuda_scratch_reset(dev, mark);
+        return -ENOMEM;
+    }
+    int r = LAUNCH(hx_cu_markov_latent(dev->stream, a->embed->part[HX_PART_DATA].data, rank,
+                                       a->tokens->data, n, block, a->k, a->latent->data, packed),
+                   "markov");
+    if (r == 0)
+        r = product(dev, &head, packed, 1, rank, 0, n, correction, err);
+    if (r == 0)
+        r = LAUNCH(hx_cu_markov_pick(dev->stream, a->base->data, correction, n, block, a->k,
+                                     n_vocab, a->logits->data, a->tokens->data, dev->fault_dev),
+                   "markov");
+    hx_cuda_scratch_reset(dev, mark);
+    return r;
+}
+
+static int confidence(struct hx_device *dev, const struct hx_weight *w, const struct hx_tensor *h,
+                      const struct hx_tensor *latent, struct hx_tensor *z, struct hx_error *err)
+{
+    struct hx_cuda_weight c = hx_cuda_weight(w);
+    int64_t d = h->ne[1];
+    return LAUNCH(hx_cu_confidence(dev->stream, &c, h->data, d, latent->data, (int)(w->n_in - d),
+                                   (int)z->ne[0], z->data),
+                  "confidence");
+}
+
+const struct hx_kernels hx_cuda_kernels = {
+    .embed = embed,
+    .rms_norm = rms_norm,
+    .linear = linear,
+    .linear_grouped = linear_grouped,
+    .rope = rope,
+    .hc_mix = hc_mix,
+    .hc_collapse = hc_collapse,
+    .hc_expand = hc_expand,
+    .stream_mean = stream_mean,
+    .quantise = quantise,
+    .kv_store = kv_store,
+    .pool_groups = pool_groups,
+    .index_select = index_select,
+    .attend = attend,
+    .route = route,
+    .experts = experts,
+    .engram_rows = engram_rows,
+    .engram_gate = engram_gate,
+    .markov = markov,
+    .confidence = confidence,
+    .keep_rows = keep_rows,
+};
