@@ -215,7 +215,7 @@ def test_fresh_link_refused_too_403(make_hub, make_fetch):
     r = fetch.run(timeout=90)
     fetch.check()
     assert len([q for q in hub.requests("cdn") if q.status == 403]) <= 32
-    assert "403" in r.text
+    assert "403" in r.text and "blocked in your country" in r.text
 
 
 @pytest.mark.parametrize("status", [404, 410])
