@@ -89,10 +89,6 @@ const struct hx_hw_limits hx_hw_limits = {
     .shm_gib = 8,
     .coverage_min = 0.95,
     .tool_timeout_ms = 20000,
-    .context_timeout_ms = 30000,
-    .p2p_timeout_ms = 120000,
-    .flag_timeout_ms = 5000,
-    .collective_timeout_ms = 30000,
 };
 
 static const struct {

@@ -56,7 +56,7 @@ struct hx_hw_limits {
     int bar1_full_mib;
     double ram_gib_warn, ram_gib_fail, shm_gib;
     double coverage_min;
-    int tool_timeout_ms, context_timeout_ms, p2p_timeout_ms, flag_timeout_ms, collective_timeout_ms;
+    int tool_timeout_ms;
 };
 extern const struct hx_hw_limits hx_hw_limits;
 
