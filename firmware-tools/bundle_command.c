@@ -264,7 +264,7 @@ static int status_json(const struct hx_store *s, const struct hx_slot_facts f[HX
     hx_jw_key(&w, "starts");
     hx_jw_int(&w, j->starts);
     hx_jw_key(&w, "cold_start");
-    hx_jw_str(&w, hx_cold_name(hx_start_was_cold(s)));
+    hx_jw_str(&w, hx_cold_start_name(hx_store_cold_start(s)));
     hx_jw_key(&w, "power_off_wanted");
     hx_jw_bool(&w, j->cold_wanted);
     put_text(&w, "why", j->why);
@@ -439,7 +439,7 @@ static int print_start(const struct session *x, const struct hx_start_plan *plan
     hx_jw_bool(&w, plan->rolled_back);
     put_text(&w, "why", plan->why);
     hx_jw_key(&w, "cold_start");
-    hx_jw_str(&w, hx_cold_name(hx_start_was_cold(&x->store)));
+    hx_jw_str(&w, hx_cold_start_name(hx_store_cold_start(&x->store)));
     hx_jw_key(&w, "modules");
     hx_jw_array(&w);
     for (int i = 0; i < load->n; i++) {
@@ -481,6 +481,9 @@ static int command_start(const struct hx_cards_options *o)
     else if (r == 0)
         r = hx_start_decide(&x.store, o->kernel ? o->kernel : kernel, o->confirmed_off, &plan,
                             &err);
+    /* Also brings in line what a cut left behind the journal. */
+    if (r == 0 && !off && plan.action != HX_START_NOTHING)
+        r = hx_store_publish(&x.store, &err);
     if (r == 0 && plan.action == HX_START_LOAD)
         r = hx_load_plan_make(&x.store, plan.slot, &load, &err);
     if (r == 0 && plan.action == HX_START_LOAD && !hx_root_is_fake(o->root))

@@ -13,6 +13,8 @@ int main(int argc, char **argv)
         const char *name;
         int (*run)(const struct hx_cards_options *o);
     } commands[] = {
+        {"list", hx_cards_list},
+        {"state", hx_cards_state},
         {"bundle", hx_cards_bundle},
     };
     struct hx_cards_options o;
@@ -22,6 +24,8 @@ int main(int argc, char **argv)
         hx_cards_help();
     } else if (code == 0 && o.version) {
         printf("hx-cards %s (%s)\n", HX_BUILD_VERSION, HX_BUILD_VARIANT);
+    } else if (code == 0 && o.explain) {
+        code = hx_cards_explain(o.explain);
     } else if (code == 0 && hx_cards_options_open(&o, &err) < 0) {
         code = hx_cards_error(HX_EXIT_USAGE, &err);
     } else if (code == 0) {

@@ -8,7 +8,7 @@
 
 #include "hw/wanted.h"
 
-enum kind { FLAG, TEXT, NUMBER, YES_NO, ACCEPT };
+enum kind { FLAG, TEXT, NUMBER, MILLIS, YES_NO, ACCEPT };
 
 static const struct {
     const char *name;
@@ -29,7 +29,9 @@ static const struct {
     {"all", FLAG, O(all), NULL, "bundle remove: the active slot too"},
     {"yes", FLAG, O(yes), NULL, "bundle remove: do it"},
     {"was-off", YES_NO, O(confirmed_off), "yes|no", "bundle start: whether power was off for 30 s"},
-    {"checks", TEXT, O(checks), "FILE", "bundle confirm: result of p2p_check"},
+    {"checks", TEXT, O(checks), "FILE", "result of p2p_check (/var/lib/hx170/check/p2p.json)"},
+    {"output", TEXT, O(output), "FILE", "state: keep the result here (cards.json)"},
+    {"tool-timeout", MILLIS, O(tool_timeout_ms), "SECONDS", "limit of each driver call (20)"},
     {"out", TEXT, O(out), "FILE", "report: archive to write"},
     {"once", FLAG, O(once), NULL, "watch: one look"},
     {"nvml", TEXT, O(nvml), "LIBRARY", "management library"},
@@ -76,6 +78,7 @@ static int take(struct hx_cards_options *o, size_t row, const char *value)
 {
     void *to = (char *)o + rows[row].offset;
     uint64_t n;
+    double seconds;
     switch (rows[row].kind) {
     case FLAG: *(bool *)to = true; return 0;
     case TEXT: *(const char **)to = value; return 0;
@@ -83,6 +86,11 @@ static int take(struct hx_cards_options *o, size_t row, const char *value)
         if (!hx_parse_u64(value, strlen(value), INT64_MAX, &n))
             return usage("--now: expected seconds since 1970", value);
         *(int64_t *)to = (int64_t)n;
+        return 0;
+    case MILLIS:
+        if (!hx_parse_real(value, strlen(value), &seconds) || seconds < 0.01 || seconds > 600)
+            return usage("--tool-timeout: expected 0.01 to 600 seconds", value);
+        *(int *)to = (int)(seconds * 1000);
         return 0;
     case YES_NO:
         if (strcmp(value, "yes") != 0 && strcmp(value, "no") != 0)

@@ -27,9 +27,10 @@ struct hx_cards_options {
     int n_words;
     bool json, all, yes, once, help, version;
     const char *root_dir, *state, *kit, *kernel, *nvml, *commands, *kernel_log, *checks, *explain,
-        *sha256, *config, *out;
-    int64_t now;       /* 0: the clock */
-    int confirmed_off; /* -1 not told */
+        *sha256, *config, *out, *output;
+    int tool_timeout_ms; /* 0: the standard 20 s */
+    int64_t now;         /* 0: the clock */
+    int confirmed_off;   /* -1 not told */
     char *accept[HX_ACCEPT_MAX];
     struct hx_strings accepted;
     /* opened from the above */
@@ -45,6 +46,9 @@ void hx_cards_help(void);
 
 /* One command each; the exit code. */
 int hx_cards_bundle(const struct hx_cards_options *o);
+int hx_cards_list(const struct hx_cards_options *o);
+int hx_cards_state(const struct hx_cards_options *o);
+int hx_cards_explain(const char *id);
 
 /* "hx-cards: TEXT" on standard error; returns code. */
 int hx_cards_error(int code, const struct hx_error *err);

@@ -6,22 +6,6 @@
 
 #include "bundle/tree.h"
 
-const char *hx_cold_name(enum hx_cold c)
-{
-    static const char *const names[] = {"yes", "unknown", "no"};
-    return names[c];
-}
-
-enum hx_cold hx_start_was_cold(const struct hx_store *s)
-{
-    const struct hx_journal *j = &s->j;
-    if (j->armed_boot[0] && strcmp(j->armed_boot, s->boot_id) == 0)
-        return HX_COLD_NO;
-    if (j->off_s < 0)
-        return HX_COLD_UNKNOWN;
-    return j->off_s >= HX_COLD_SECONDS ? HX_COLD_YES : HX_COLD_NO;
-}
-
 /* Seconds that power was off before this start: from the last clean stop of another start to its
  * beginning; -1 not known. */
 static int64_t off_seconds(const struct hx_store *s, int confirmed)

@@ -5,14 +5,7 @@
 
 #include "bundle/store.h"
 
-#define HX_COLD_SECONDS 30 /* power has to be off for so long */
-#define HX_MAX_STARTS   2  /* tries of a slot that is not confirmed */
-
-/* BND-08 */
-enum hx_cold { HX_COLD_YES, HX_COLD_UNKNOWN, HX_COLD_NO };
-const char *hx_cold_name(enum hx_cold c); /* "yes", "unknown", "no" */
-/* Of the start that is running, against the moment of arming. */
-enum hx_cold hx_start_was_cold(const struct hx_store *s);
+#define HX_MAX_STARTS 2 /* tries of a slot that is not confirmed */
 
 enum hx_start_action {
     HX_START_NOTHING, /* no bundle */

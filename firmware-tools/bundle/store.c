@@ -422,6 +422,36 @@ static int publish_boot(struct hx_store *s, const struct hx_manifest *m, enum hx
     return r;
 }
 
+const char *hx_cold_start_name(enum hx_cold_start c)
+{
+    return c == HX_COLD_YES ? "yes" : c == HX_COLD_WARM ? "warm" : "unknown";
+}
+
+enum hx_cold_start hx_store_cold_start(const struct hx_store *s)
+{
+    const struct hx_journal *j = &s->j;
+    if (j->armed_boot[0] && strcmp(j->armed_boot, s->boot_id) == 0)
+        return HX_COLD_WARM;
+    if (j->off_s < 0)
+        return HX_COLD_UNKNOWN;
+    return j->off_s >= HX_COLD_SECONDS ? HX_COLD_YES : HX_COLD_WARM;
+}
+
+/* BND-09 */
+static int way_back(const struct hx_store *s, const char **out, struct hx_error *err)
+{
+    /* While a candidate is on trial the active slot is the way back. */
+    bool pending = s->j.candidate != HX_SLOT_NONE;
+    enum hx_slot slot = pending ? s->j.active : s->j.previous;
+    struct hx_slot_facts f;
+    *out = "first";
+    if (slot == HX_SLOT_NONE)
+        return 0;
+    int r = hx_slot_check(s, slot, &f, err);
+    *out = f.intact ? "yes" : "no";
+    return r;
+}
+
 /* Facts of the slot that this or the next start loads, for the checks. */
 static int publish_active(struct hx_store *s, const struct hx_manifest *m, enum hx_slot slot,
                           struct hx_error *err)
@@ -430,7 +460,10 @@ static int publish_active(struct hx_store *s, const struct hx_manifest *m, enum 
     struct hx_json_writer w;
     struct hx_slot_facts facts = {.present = false};
     char module_dir[HX_ROOT_PATH];
+    const char *back = "first";
     int r = m ? hx_slot_check(s, slot, &facts, err) : 0;
+    if (r == 0)
+        r = way_back(s, &back, err);
     if (r < 0)
         return r;
     snprintf(module_dir, sizeof(module_dir), "%s/%s/%s", s->folder, hx_slot_name(slot),
@@ -445,7 +478,7 @@ static int publish_active(struct hx_store *s, const struct hx_manifest *m, enum 
     } else {
         hx_jw_object(&w);
         hx_jw_key(&w, "name");
-        hx_jw_str(&w, m->name);
+        hx_jw_str_n(&w, m->name, strnlen(m->name, 63));
         hx_jw_key(&w, "driver_version");
         hx_jw_str(&w, m->driver_version);
         hx_jw_key(&w, "module_dir");
@@ -460,6 +493,10 @@ static int publish_active(struct hx_store *s, const struct hx_manifest *m, enum 
         hx_jw_bool(&w, facts.intact);
         hx_jw_key(&w, "by_path");
         hx_jw_bool(&w, true);
+        hx_jw_key(&w, "cold_start");
+        hx_jw_str(&w, hx_cold_start_name(hx_store_cold_start(s)));
+        hx_jw_key(&w, "way_back");
+        hx_jw_str(&w, back);
         hx_jw_end_object(&w);
     }
     hx_jw_end_object(&w);

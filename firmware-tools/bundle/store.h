@@ -6,9 +6,12 @@
 #include "bundle/journal.h"
 #include "bundle/manifest.h"
 #include "hw/root.h"
+#include "hw/wanted.h"
 
 #define HX_STORE_DIR  "/var/lib/hx170/driver"
 #define HX_SLOT_FILES 8192
+
+#define HX_COLD_SECONDS 30 /* power has to be off for so long */
 
 #define HX_STORE_WRITE  1u
 #define HX_STORE_FORGET 2u /* a damaged journal is taken as none */
@@ -53,6 +56,10 @@ int hx_slot_check(const struct hx_store *s, enum hx_slot slot, struct hx_slot_fa
 /* Writes index.json over all files of the slot as they are now. */
 int hx_slot_index(const struct hx_store *s, enum hx_slot slot, const struct hx_manifest *m,
                   const char *kernel, struct hx_error *err) HX_MUST;
+
+/* BND-08: whether power was off between arming and the start that loaded the slot. */
+enum hx_cold_start hx_store_cold_start(const struct hx_store *s);
+const char *hx_cold_start_name(enum hx_cold_start c); /* "yes", "unknown", "warm" */
 
 /* Brings boot.json (kernel words of the next start, for the boot add-on) and active.json (the
  * bundle part of what checks want, hw/wanted.h) in line with the journal. */

@@ -57,7 +57,7 @@ def test_two_starts_without_confirmation_roll_back(one):
     assert one.bundle("start")["action"] == "nothing"
 
 
-@pytest.mark.parametrize("off,said", [(60, "yes"), (30, "yes"), (29, "no"), (0, "no"), (None, "unknown")])
+@pytest.mark.parametrize("off,said", [(60, "yes"), (30, "yes"), (29, "warm"), (0, "warm"), (None, "unknown")])
 def test_power_off_is_measured(one, off, said):
     one.clock += 5
     one.bundle("stop")
@@ -65,10 +65,10 @@ def test_power_off_is_measured(one, off, said):
     assert one.bundle("start")["cold_start"] == said
 
 
-@pytest.mark.parametrize("answer", ["yes", "no"])
-def test_power_off_is_confirmed_by_the_owner(one, answer):
+@pytest.mark.parametrize("answer,said", [("yes", "yes"), ("no", "warm")])
+def test_power_off_is_confirmed_by_the_owner(one, answer, said):
     one.start(off=None)
-    assert one.bundle("start", "--was-off", answer)["cold_start"] == answer
+    assert one.bundle("start", "--was-off", answer)["cold_start"] == said
 
 
 def test_without_a_clean_stop_the_time_is_unknown(one):
