@@ -49,8 +49,11 @@ static void on_done(void *ctx, int r, int host, const struct hx_error *err)
 static int wait_for(struct hx_transfer *t, struct wait *w, struct hx_error *err)
 {
     int r = 0;
-    while (!w->over && r == 0)
-        r = hx_transfer_poll(t, -1, 1000, err);
+    while (!w->over && r == 0) {
+        r = hx_transfer_poll(t, -1, 250, err);
+        if (r == 0 && !w->over && t->idle_call && (r = t->idle_call(t->note_ctx)) < 0)
+            hx_fail(err, r, "interrupted");
+    }
     /* A poll that fails leaves the job behind, with pointers to this frame. */
     if (!w->over) {
         hx_transfer_drop(t, w->job, r);

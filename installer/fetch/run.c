@@ -66,9 +66,26 @@ static void show(struct run *run, const char *phase)
 {
     struct hx_progress_view v = {.phase = phase};
     hx_download_view(run->download, &v);
-    if (strcmp(phase, "download") != 0)
+    if (strcmp(phase, "download") != 0 && strcmp(phase, "check") != 0)
         v.waiting = "";
     hx_progress_show(run->progress, &v, mono_now());
+}
+
+static void read_signals(struct run *run)
+{
+    struct signalfd_siginfo s;
+    while (read(run->signals, &s, sizeof(s)) == (ssize_t)sizeof(s))
+        run->interrupted = true;
+}
+
+/* While upstream is being asked. */
+static int on_idle(void *ctx)
+{
+    struct run *run = ctx;
+    read_signals(run);
+    if (run->download)
+        show(run, "check");
+    return run->interrupted ? -EINTR : 0;
 }
 
 /* ---- preparation ----------------------------------------------------------------------------- */
@@ -96,6 +113,7 @@ static int open_transfer(struct run *run, struct hx_error *err)
     hx_fetch_transfer_options(conf, &run->endpoints, &o);
     o.token = token;
     o.note = on_note;
+    o.idle = on_idle;
     o.note_ctx = run;
     r = hx_transfer_open(&o, &run->transfer, err);
     hx_fetch_token_free(token);
@@ -160,13 +178,6 @@ static int prepare(struct run *run, struct hx_error *err)
 }
 
 /* ---- the loop -------------------------------------------------------------------------------- */
-
-static void read_signals(struct run *run)
-{
-    struct signalfd_siginfo s;
-    while (read(run->signals, &s, sizeof(s)) == (ssize_t)sizeof(s))
-        run->interrupted = true;
-}
 
 static void apply_window(struct run *run)
 {

@@ -112,6 +112,18 @@ void hx_job_detach(struct hx_transfer *t, struct hx_job *j)
     j->resolving = false;
 }
 
+/* Somebody waits for it. */
+static bool is_metadata(const struct hx_job *j)
+{
+    return j->facts || j->api;
+}
+
+static double backoff(const struct hx_transfer *t, const struct hx_job *j)
+{
+    return hx_backoff_range(j->delays, t->backoff_s,
+                            is_metadata(j) ? t->backoff_s * 2 : t->backoff_cap_s);
+}
+
 /* Later again. counts: towards giving up and the growing delay. */
 void hx_job_requeue(struct hx_transfer *t, struct hx_job *j, bool counts, double not_before,
                     const char *why)
@@ -128,7 +140,7 @@ void hx_job_requeue(struct hx_transfer *t, struct hx_job *j, bool counts, double
         if (j->reached > j->reached_before)
             j->dry = 0;
         j->reached_before = j->reached;
-        if (++j->dry >= (j->facts || j->api ? METADATA_TRIES : t->tries)) {
+        if (++j->dry >= (is_metadata(j) ? METADATA_TRIES : t->tries)) {
             hx_job_fail(t, j, -ETIMEDOUT, "given up after %u tries without one new byte: %s",
                         j->dry, why);
             return;
@@ -317,11 +329,12 @@ int hx_job_launch(struct hx_transfer *t, struct hx_job *j)
 /* No name server, no route: waits for the line as long as it takes, unless somebody waits too. */
 static void no_line(struct hx_transfer *t, struct hx_job *j, const char *why)
 {
-    double range = hx_backoff_range(++j->delays, t->backoff_s, t->backoff_cap_s);
-    bool counts = j->facts || j->api;
+    double part = 0.5 + 0.5 * hx_rng_uniform(&t->rng);
+    bool counts = is_metadata(j);
     t->stats.resets++;
+    j->delays += !counts;
     hx_host_failed(hx_job_host(t, j), t->now.mono);
-    hx_job_requeue(t, j, counts, t->now.mono + range * (0.5 + 0.5 * hx_rng_uniform(&t->rng)), why);
+    hx_job_requeue(t, j, counts, counts ? 0 : t->now.mono + backoff(t, j) * part, why);
 }
 
 static void on_curl_error(struct hx_transfer *t, struct hx_job *j, CURLcode code)
@@ -427,7 +440,7 @@ static bool start_job(struct hx_transfer *t, struct hx_job *j)
         return true;
     }
     int64_t there = 0;
-    if (!j->api && j->req.restart)
+    if (j->req.restart)
         there = j->req.restart(j->req.ctx);
     if (there == -EAGAIN) {
         j->not_before = t->now.mono + 0.05;
@@ -588,6 +601,7 @@ int hx_transfer_open(const struct hx_transfer_options *opt, struct hx_transfer *
     t->backoff_cap_s = or_default(opt->backoff_cap_ms, 60000) / 1000.0;
     t->tries = or_default(opt->tries, 20);
     t->note = opt->note;
+    t->idle_call = opt->idle;
     t->note_ctx = opt->note_ctx;
     t->clock = opt->clock ? opt->clock : real_clock;
     tick(t);

@@ -45,6 +45,8 @@ struct hx_transfer_options {
     unsigned host_out_s; /* three protocol errors in a row put a host out for so long, 0 = 600 */
     /* What happens, for the log: one line without secrets; urgent: a person may have to act. */
     void (*note)(void *ctx, bool urgent, const char *text);
+    /* Several times a second while a call for metadata waits; a negative value ends that call. */
+    int (*idle)(void *ctx);
     void *note_ctx;
     void (*clock)(struct hx_fetch_clock *now); /* NULL: the system's */
 };

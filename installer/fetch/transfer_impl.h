@@ -63,6 +63,7 @@ struct hx_transfer {
     struct hx_fetch_clock now;
     void (*clock)(struct hx_fetch_clock *now);
     void (*note)(void *ctx, bool urgent, const char *text);
+    int (*idle_call)(void *ctx);
     void *note_ctx;
     struct hx_transfer_stats stats;
 };

@@ -47,6 +47,8 @@ static int check_source(struct hx_transfer *t, struct listing *l,
 {
     struct hx_error e = {0};
     int r = hx_transfer_list(t, l->source->repo, l->source->commit, on_entry, l, &e);
+    if (r == -EINTR)
+        return hx_fail(err, r, "interrupted; run again to go on");
     if (r < 0) {
         char text[1100];
         snprintf(text, sizeof(text), "files are not compared with upstream in advance: %.900s",
