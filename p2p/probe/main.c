@@ -293,8 +293,6 @@ static int probe(struct program *p, struct hx_probe_shared *sh)
     if (run.any_stuck)
         fprintf(stderr, "hx-probe: a test is stuck inside the driver; it is left alone. Shut down "
                         "and start cold.\n");
-    if (p->save_failed)
-        return EX_IOERR;
     return run.stopped || run.n_limits || run.n_bad ? EX_TEMPFAIL : EX_OK;
 }
 
@@ -329,6 +327,7 @@ int main(int argc, char **argv)
     }
     if (p.save_failed) {
         fprintf(stderr, "hx-probe: %s\n", p.save_error.text);
+        code = EX_IOERR;
     } else if (save(&p, &sh->result, &err) != 0) {
         fprintf(stderr, "hx-probe: %s\n", err.text);
         code = EX_IOERR;

@@ -13,3 +13,5 @@ probe_SRCS += steps_none.c
 endif
 $(call hx_module,probe,p2p/probe)
 $(call hx_program,hx-probe,p2p/probe/main.c,probe)
+$(O)/tests/p2p/probe/test_guard: $(O)/tests/libnvml-shim.so
+$(O)/tests/p2p/probe/test_program: $(O)/bin/hx-probe
