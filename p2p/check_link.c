@@ -112,7 +112,7 @@ enum hx_verdict hx_lnk_04(const struct hx_facts *f, struct hx_finding *out)
 
 enum hx_verdict hx_lnk_05(const struct hx_facts *f, struct hx_finding *out)
 {
-    bool any = false;
+    bool any = false, too_many = false;
     char value[32];
     double worst = 0;
     int at = 0;
@@ -127,17 +127,19 @@ enum hx_verdict hx_lnk_05(const struct hx_facts *f, struct hx_finding *out)
             return hx_find(out, HX_FAIL, value, "card %d: %llu uncorrectable link errors", i,
                            (unsigned long long)(c->aer.nonfatal + c->aer.fatal));
         }
-        double rate =
-            fmax((double)c->aer_new, c->replays_new > 0 ? (double)c->replays_new : 0) / f->minutes;
-        if (rate > worst) {
-            worst = rate;
+        double errors = (double)c->aer_new / f->minutes;
+        double replays = c->replays_new > 0 ? (double)c->replays_new / f->minutes : 0;
+        too_many |=
+            errors > hx_hw_limits.aer_correctable_per_min || replays > hx_hw_limits.replays_per_min;
+        if (fmax(errors, replays) > worst) {
+            worst = fmax(errors, replays);
             at = i;
         }
     }
     if (!any)
         return hx_find(out, HX_SKIP, "", "the kernel counts no link errors here");
     snprintf(value, sizeof(value), "%.0f", worst);
-    if (worst > hx_hw_limits.aer_correctable_per_min)
+    if (too_many)
         return hx_find(out, HX_WARN, value, "card %d: %.0f link errors a minute", at, worst);
     return hx_find(out, HX_PASS, value, "no link errors to speak of");
 }
