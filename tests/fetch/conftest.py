@@ -96,10 +96,9 @@ class Fetch:
             assert r.code == code, (r.code, r.text[-3000:])
         return r
 
-    def refused(self, *words, command="run", args=()):
-        """The command fails with one message that holds all these texts."""
-        r = self.run(command, *args, code=None)
-        assert r.code not in (0, None) and r.code > 0, r.text
+    def refused(self, *words, command="run", args=(), code=65):
+        """The command fails with this exit status (hx-fetch(1)) and a message that holds all these texts."""
+        r = self.run(command, *args, code=code)
         for w in words:
             assert w in r.text, (w, r.text)
         return r

@@ -156,7 +156,7 @@ def test_captive_portal_by_page(hub, fetch, where):
 
 def test_bad_request_for_ever(hub, fetch):
     hub.fault("cdn", SHARD, status=400)
-    fetch.refused("400", SHARD)
+    fetch.refused("400", code=77)
     fetch.check_invisible()
     assert len(hub.requests("cdn", SHARD)) <= 20
 
@@ -164,7 +164,7 @@ def test_bad_request_for_ever(hub, fetch):
 def test_token_missing_401(make_hub, make_fetch):
     hub = make_hub(token=TOKEN)
     fetch = make_fetch(hub)
-    fetch.refused("401", "token")
+    fetch.refused("401", "token", code=77)
     fetch.check_invisible()
     assert len(hub.requests("hub")) <= 20
 
@@ -204,7 +204,7 @@ def test_token_file_that_others_can_read(make_hub, make_fetch):
     token.write_text(TOKEN)
     token.chmod(0o644)
     fetch.options["token_file"] = token
-    fetch.refused(str(token), "600")
+    fetch.refused(str(token), "600", code=77)
 
 
 def test_fresh_link_refused_too_403(make_hub, make_fetch):
@@ -221,7 +221,7 @@ def test_fresh_link_refused_too_403(make_hub, make_fetch):
 @pytest.mark.parametrize("status", [404, 410])
 def test_file_gone(hub, fetch, status):
     hub.fault("hub", SHARD, status=status)
-    fetch.refused(SHARD, str(status))
+    fetch.refused(SHARD, str(status), code=66)
     fetch.check_invisible()
     assert len(hub.requests("hub", SHARD)) <= 6
 
@@ -333,24 +333,24 @@ def test_tls_connection_closed_without_goodbye(make_hub, make_fetch, tls):
 
 def test_unknown_authority(make_hub, make_fetch, tls):
     fetch = make_fetch(make_hub(tls=tls[1:]))
-    fetch.refused("certificate")
+    fetch.refused("certificate", code=69)
     fetch.check_invisible()
 
 
 def test_certificate_of_another_host(make_hub, make_fetch, tmp_path):
     ca, *pair = certificate(tmp_path / "other", name="DNS:other.example")
     make = make_fetch(make_hub(tls=pair), ca_file=ca)
-    make.refused("certificate")
+    make.refused("certificate", code=69)
 
 
 def test_certificate_expired(make_hub, make_fetch, tmp_path):
     ca, *pair = certificate(tmp_path / "old", start=-3, days=2)
-    make_fetch(make_hub(tls=pair), ca_file=ca).refused("certificate")
+    make_fetch(make_hub(tls=pair), ca_file=ca).refused("certificate", code=69)
 
 
 def test_certificate_not_yet_valid_is_a_wrong_clock(make_hub, make_fetch, tmp_path):
     ca, *pair = certificate(tmp_path / "new", start=2)
-    make_fetch(make_hub(tls=pair), ca_file=ca).refused("certificate", "clock")
+    make_fetch(make_hub(tls=pair), ca_file=ca).refused("certificate", "clock", code=69)
 
 
 def test_bad_certificate_of_one_of_two(make_hub, make_fetch, tls, tmp_path):

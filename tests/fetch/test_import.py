@@ -133,7 +133,7 @@ def test_import_is_killed_and_goes_on(hub, make_fetch, demo, tmp_path, seed):
 
 
 def test_import_from_nowhere(fetch):
-    fetch.refused("/nowhere/at/all", command="import", args=("/nowhere/at/all",))
+    fetch.refused("/nowhere/at/all", command="import", args=("/nowhere/at/all",), code=66)
 
 
 def test_import_on_the_same_disk_does_not_copy(hub, make_fetch, small):
