@@ -1,4 +1,4 @@
-/* hx-bench: prefill and decode rates of a model folder by context length. */
+/* hx-bench: prefill and decode rates of a model folder by context length; hx-bench engram. */
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/rand.h"
+#include "cli/bench.h"
 #include "run/rank.h"
 
 #include <hx/build_facts.h>
@@ -28,6 +29,7 @@ struct bench {
 
 static const char usage[] =
     "Usage: hx-bench [options] MODEL_DIR\n"
+    "       hx-bench engram --help\n"
     "Measures prefill and decode rates by context length: one warm-up, then the median of the\n"
     "repeats. Prompts are random tokens of a fixed seed.\n"
     "  --contexts N,N,...  prompt lengths (default 64,256,1024)\n"
@@ -50,10 +52,15 @@ static double now(void)
 static bool read_number(const char *text, int64_t min, int64_t max, char stop, const char **end,
                         int64_t *out)
 {
+    return hx_bench_number(text, min, max, end, out) && (!**end || **end == stop);
+}
+
+bool hx_bench_number(const char *text, int64_t min, int64_t max, const char **end, int64_t *out)
+{
     char *after;
     errno = 0;
     long long v = strtoll(text, &after, 10);
-    if (after == text || errno != 0 || v < min || v > max || (*after && *after != stop))
+    if (after == text || errno != 0 || v < min || v > max)
         return false;
     *end = after;
     *out = v;
@@ -242,6 +249,16 @@ static int measure_all(struct bench *b, struct hx_error *err)
     return 0;
 }
 
+int hx_bench_exit(int r)
+{
+    return r == 0         ? EX_OK
+           : r == -EINVAL ? EX_DATAERR
+           : r == -ENOENT ? EX_NOINPUT
+           : r == -ENOMEM ? EX_OSERR
+           : r == -EIO    ? EX_IOERR
+                          : EX_SOFTWARE;
+}
+
 int main(int argc, char **argv)
 {
     struct bench b = {.backend = "cpu",
@@ -252,6 +269,8 @@ int main(int argc, char **argv)
                       .n_decode = 16};
     struct hx_error err = {0};
     bool stop;
+    if (argc > 1 && strcmp(argv[1], "engram") == 0)
+        return hx_bench_engram(argc - 1, argv + 1);
     int code = read_options(&b, argc, argv, &stop);
     if (stop)
         return code;
@@ -263,9 +282,5 @@ int main(int argc, char **argv)
     hx_rank_close(b.rank);
     free(b.tokens);
     free(b.logits);
-    return r == 0         ? EX_OK
-           : r == -EINVAL ? EX_DATAERR
-           : r == -ENOENT ? EX_NOINPUT
-           : r == -ENOMEM ? EX_OSERR
-                          : EX_SOFTWARE;
+    return hx_bench_exit(r);
 }

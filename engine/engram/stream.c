@@ -175,10 +175,10 @@ void hx_engram_stream_close(struct hx_engram_stream *s)
 const char *const hx_engram_error_names[HX_ENGRAM_ERR_KINDS] = {"io",   "gone",        "short",
                                                                 "slow", "implausible", "other"};
 
-/* Buckets: 0 up to 1 us, then eight for each doubling. */
+/* Buckets: 0 up to 1 us, then 32 for each doubling. */
 void hx_engram_hist_add(struct hx_engram_hist *h, double us)
 {
-    int i = us <= 1 ? 0 : 1 + (int)(8 * log2(us));
+    int i = us <= 1 ? 0 : 1 + (int)(32 * log2(us));
     h->bucket[i < HX_ENGRAM_HIST ? i : HX_ENGRAM_HIST - 1]++;
     h->count++;
     h->sum_us += us;
@@ -198,7 +198,7 @@ void hx_engram_hist_sum(struct hx_engram_hist *to, const struct hx_engram_hist *
 
 double hx_engram_hist_bound(int bucket)
 {
-    return exp2(bucket / 8.0);
+    return exp2(bucket / 32.0);
 }
 
 double hx_engram_hist_quantile(const struct hx_engram_hist *h, double part)

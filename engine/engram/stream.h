@@ -108,7 +108,7 @@ void hx_engram_count_rejected(struct hx_engram_stream *s, int n_tok);
 
 /* ---- what it did ---- */
 
-#define HX_ENGRAM_HIST 128 /* eight buckets for each doubling of microseconds */
+#define HX_ENGRAM_HIST 1024 /* 32 buckets for each doubling of microseconds */
 struct hx_engram_hist {
     uint64_t bucket[HX_ENGRAM_HIST], count;
     double sum_us, max_us;

@@ -260,12 +260,12 @@ const int32_t *hx_model_token_map(const struct hx_model *m)
     return m->token_map;
 }
 
-int hx_model_engram_file(const struct hx_model *m, int slot, struct hx_row_file *out)
+void hx_binding_engram_file(const struct hx_binding *b, int slot, struct hx_row_file *out)
 {
-    int w = hx_binding_find(&m->b, HX_T_ENGRAM_EMBED, m->b.hp.engram_layer[slot], -1);
+    int w = hx_binding_find(b, HX_T_ENGRAM_EMBED, b->hp.engram_layer[slot], -1);
     struct hx_row_file f = {0};
-    for (int i = 0; i < m->b.n_items; i++) {
-        const struct hx_bind_item *it = &m->b.item[i];
+    for (int i = 0; i < b->n_items; i++) {
+        const struct hx_bind_item *it = &b->item[i];
         if (it->weight != w)
             continue;
         if (it->part == HX_PART_DATA) {
@@ -280,6 +280,11 @@ int hx_model_engram_file(const struct hx_model *m, int slot, struct hx_row_file 
         }
     }
     *out = f;
+}
+
+int hx_model_engram_file(const struct hx_model *m, int slot, struct hx_row_file *out)
+{
+    hx_binding_engram_file(&m->b, slot, out);
     return 0;
 }
 

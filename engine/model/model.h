@@ -37,6 +37,9 @@ struct hx_row_file {
     int64_t n_rows;
     int row_bytes, scale_bytes;
 };
+struct hx_binding;
+/* Of a folder that was bound but not loaded. */
+void hx_binding_engram_file(const struct hx_binding *b, int slot, struct hx_row_file *out);
 int hx_model_engram_file(const struct hx_model *m, int slot, struct hx_row_file *out);
 /* engram_token_map.i32, checked (entries, distinct count, pad): [n_vocab]. */
 const int32_t *hx_model_token_map(const struct hx_model *m);

@@ -132,40 +132,58 @@ static int open_stream(struct hx_feed *f, const struct hx_hparams *h,
     return r;
 }
 
-static int open_tables(struct hx_feed *f, const struct hx_model *m, const struct hx_feed_options *o,
-                       struct hx_error *err)
+int hx_feed_hash(const struct hx_hparams *h, const int32_t *token_map, struct hx_engram_hash **out,
+                 struct hx_error *err)
 {
-    const struct hx_hparams *h = hx_model_hparams(m);
     struct hx_engram_hash_config c = {.n_table = h->n_engram,
                                       .n_gram = h->engram_ngram,
                                       .n_head = h->engram_n_head,
                                       .first_bucket = h->engram_vocab,
                                       .n_compressed = h->engram_compressed,
                                       .pad_token = h->engram_pad,
-                                      .token_map = hx_model_token_map(m),
+                                      .token_map = token_map,
                                       .n_vocab = h->n_vocab};
-    struct hx_engram_table table[HX_MAX_ENGRAM];
     for (int i = 0; i < h->n_engram; i++) {
-        struct hx_row_file rf;
         c.layer[i] = h->engram_layer[i];
         c.declared_rows[i] = h->engram_rows[i];
-        int e = hx_model_engram_file(m, i, &rf);
-        if (e < 0)
-            return hx_fail(err, e, "no Engram table of layer %d", c.layer[i]);
-        if (strcmp(rf.path, rf.scale_path) != 0)
-            return hx_fail(err, -EINVAL,
-                           "Engram table of layer %d: weights in %s but scales in %s: one file is "
-                           "expected",
-                           c.layer[i], rf.path, rf.scale_path);
-        table[i] = (struct hx_engram_table){rf.path,   rf.data_offset, rf.scale_offset,
-                                            rf.n_rows, rf.row_bytes,   rf.scale_bytes};
     }
+    return hx_engram_hash_new(&c, out, err);
+}
+
+int hx_feed_table(const struct hx_row_file *f, int layer, struct hx_engram_table *out,
+                  struct hx_error *err)
+{
+    if (!f->path || !f->scale_path)
+        return hx_fail(err, -ENOENT, "no Engram table of layer %d", layer);
+    if (strcmp(f->path, f->scale_path) != 0)
+        return hx_fail(err, -EINVAL,
+                       "Engram table of layer %d: weights in %s but scales in %s: one file is "
+                       "expected",
+                       layer, f->path, f->scale_path);
+    *out = (struct hx_engram_table){f->path,   f->data_offset, f->scale_offset,
+                                    f->n_rows, f->row_bytes,   f->scale_bytes};
+    return 0;
+}
+
+static int open_tables(struct hx_feed *f, const struct hx_model *m, const struct hx_feed_options *o,
+                       struct hx_error *err)
+{
+    const struct hx_hparams *h = hx_model_hparams(m);
+    struct hx_engram_table table[HX_MAX_ENGRAM];
+    int e = 0;
+    for (int i = 0; e == 0 && i < h->n_engram; i++) {
+        struct hx_row_file rf;
+        e = hx_model_engram_file(m, i, &rf);
+        if (e == 0)
+            e = hx_feed_table(&rf, h->engram_layer[i], &table[i], err);
+    }
+    if (e == 0)
+        e = hx_feed_hash(h, hx_model_token_map(m), &f->hash, err);
+    if (e < 0)
+        return e;
     f->n_tables = h->n_engram;
     f->row_bytes = table[0].row_bytes;
     f->scale_bytes = table[0].scale_bytes;
-    int e = hx_engram_hash_new(&c, &f->hash, err);
-    if (e < 0)
-        return e;
     f->cols = hx_engram_n_cols(f->hash);
     f->n_gram = h->engram_ngram;
     return f->reader ? 0 : open_stream(f, h, table, o, err);

@@ -29,6 +29,12 @@ struct hx_feed_seq {
     bool urgent; /* decode: before any prefill */
 };
 
+/* What the configuration and the files say, as the Engram side takes it. */
+int hx_feed_hash(const struct hx_hparams *h, const int32_t *token_map, struct hx_engram_hash **out,
+                 struct hx_error *err) HX_MUST;
+int hx_feed_table(const struct hx_row_file *f, int layer, struct hx_engram_table *out,
+                  struct hx_error *err) HX_MUST;
+
 struct hx_feed;
 int hx_feed_open(const struct hx_model *m, const struct hx_feed_options *o, struct hx_feed **out,
                  struct hx_error *err) HX_MUST;

@@ -10,7 +10,7 @@ $(ENGRAM_TESTS): $(O)/tests/engram-%: $(O)/obj/tests/engram/test_%.o $(call hx_l
 	$(Q)$(CC) $(HX_LDFLAGS) $(LDFLAGS) -o $@ $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
 	  $(call hx_sysl,engram) -lcmocka -lm
 
-test-engram-faults: $(O)/tests/engram-faults $(FAULTFS)
+test-engram-faults: $(O)/tests/engram-faults $(O)/tests/faultfs
 	$(Q)tests/run-unit.sh $(O)/tests/engram-faults
 
 test-engram-long: $(O)/tests/engram-long
