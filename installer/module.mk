@@ -10,3 +10,5 @@ fetch_DEPS := text engram model backend base
 fetch_LIBS := -lcurl -lsystemd
 $(call hx_module,fetch,installer/fetch)
 $(call hx_program,hx-fetch,installer/fetch/main.c,fetch)
+# The fault tests mount it.
+$(O)/tests/installer/fetch/test_store_faults: | $(O)/tests/faultfs

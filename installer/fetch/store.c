@@ -358,7 +358,8 @@ int hx_sink_write(struct hx_sink *sink, const void *data, size_t n)
     bool blocked = atomic_load_explicit(&s->blocked, memory_order_relaxed) != 0;
     if (need > 0 || blocked) {
         pthread_mutex_lock(&s->m);
-        bool refused = atomic_load(&s->blocked) != 0 || need > s->n_free;
+        bool refused = atomic_load(&s->blocked) != 0 || need > s->n_free ||
+                       s->unsynced_bytes >= 2 * s->opt.sync_bytes;
         if (refused)
             s->want_room = true;
         for (; !refused && need > 0; need--) {

@@ -25,7 +25,8 @@ struct hx_store_options {
         direct; /* O_DIRECT where the file system allows it, else write-behind with dropped pages */
     unsigned n_writers;  /* threads, 0 = 2 */
     size_t buffer_bytes; /* memory for data between socket and disk, 0 = 64 MiB */
-    uint64_t sync_bytes; /* data per sync batch, 0 = 256 MiB */
+    uint64_t sync_bytes; /* data per sync batch, 0 = 256 MiB; twice as much is never unsynced
+                            but for chunks that are open */
     unsigned sync_ms;    /* longest time that a finished chunk waits for its sync, 0 = 500 */
 };
 

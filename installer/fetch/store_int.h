@@ -146,7 +146,8 @@ struct hx_store {
     struct hx_sink *ready_head, *ready_tail;
     struct hx_sink *written_head, *written_tail; /* wait for their sync */
     uint64_t written_bytes;
-    uint64_t written_since; /* monotonic ms of the oldest */
+    uint64_t unsynced_bytes; /* written_bytes and what the sync thread has at hand */
+    uint64_t written_since;  /* monotonic ms of the oldest */
     bool flush, syncing;
 
     /* Full or read-only target: writers and sync thread wait. */

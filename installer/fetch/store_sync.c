@@ -118,6 +118,7 @@ static void settle(struct hx_store *s, struct hx_store_file *f, struct hx_sink *
         struct hx_sink *k = list;
         list = k->next_ready;
         struct hx_chunk *c = &f->chunks[k->chunk];
+        s->unsynced_bytes -= k->plan->out_bytes;
         c->state = good ? HX_CHUNK_DONE : HX_CHUNK_MISSING;
         f->n_written--;
         if (good) {
@@ -132,6 +133,7 @@ static void settle(struct hx_store *s, struct hx_store_file *f, struct hx_sink *
         k->notice.ev.n_bytes = k->plan->out_bytes;
         hx_store_notify(s, &k->notice);
     }
+    s->want_room = false; /* the events tell the owner */
 }
 
 /* Everything of the file of the first sink, taken out of the list. */

@@ -234,6 +234,7 @@ static void finish(struct hx_store *s, struct hx_sink *k)
     if (s->written_bytes == 0)
         s->written_since = hx_store_now_ms();
     s->written_bytes += k->plan->out_bytes;
+    s->unsynced_bytes += k->plan->out_bytes;
     pthread_cond_broadcast(&s->sync);
 }
 
