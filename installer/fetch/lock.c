@@ -14,6 +14,8 @@
 
 #define MAX_KEYS 64 /* of one object; keeps the search for doubles short */
 
+static const struct hx_json_limits lock_limits = {HX_LOCK_MAX_BYTES, 8u << 20, 16, 0};
+
 static const char *const group_names[HX_GROUP_MAX] = {"small", "dense", "experts", "engram"};
 
 const char *hx_lock_group_name(enum hx_lock_group g)
@@ -519,12 +521,21 @@ static int read_expect(struct place *at, struct hx_jv root, struct hx_lock *lock
         return bad(at, "expect", "expected an object");
     struct hx_buf text = HX_BUF_INIT(HX_LOCK_MAX_BYTES);
     struct hx_json_writer w;
+    struct hx_json *again = NULL;
     hx_jw_init(&w, &text, false);
     hx_jw_value(&w, expect);
     const char *s = text.failed ? NULL : hx_buf_cstr(&text);
-    lock->expect_json = s ? strdup(s) : NULL;
+    int r = s ? 0 : no_memory(at);
+    /* Numbers beyond a double would be written as a word that no reader takes. */
+    if (r == 0) {
+        r = hx_json_parse(s, text.len, &lock_limits, &again, NULL);
+        r = r == -EINVAL ? bad(at, "expect", "a number out of range") : r < 0 ? no_memory(at) : 0;
+    }
+    if (r == 0 && !(lock->expect_json = strdup(s)))
+        r = no_memory(at);
+    hx_json_free(again);
     hx_buf_done(&text);
-    return lock->expect_json ? 0 : no_memory(at);
+    return r;
 }
 
 static int read_document(struct place *at, struct hx_jv root, struct hx_lock *lock)
@@ -563,11 +574,10 @@ static int read_document(struct place *at, struct hx_jv root, struct hx_lock *lo
 int hx_lock_parse(const char *json, size_t n, const char *name, struct hx_lock **out,
                   struct hx_error *err)
 {
-    const struct hx_json_limits limits = {HX_LOCK_MAX_BYTES, 8u << 20, 16, 0};
     struct place at = {.err = err};
     struct hx_json *doc = NULL;
     struct hx_lock *lock = NULL;
-    int r = hx_json_parse(json, n, &limits, &doc, err);
+    int r = hx_json_parse(json, n, &lock_limits, &doc, err);
     if (r == 0) {
         lock = calloc(1, sizeof(*lock));
         r = lock ? read_document(&at, hx_json_root(doc), lock) : no_memory(&at);

@@ -96,6 +96,7 @@ static const struct {
     {"\"tiny-1\"", "\"\"", 0, "model: expected a text"},
     {"\"tiny-1\"", "7", 0, "model: expected a text"},
     {"{\"expert_matrices\":2}", "[]", 0, "expect: expected an object"},
+    {"{\"expert_matrices\":2}", "{\"a\":1e9999}", 0, "expect: a number out of range"},
     {COMMIT, "0123456789abcdef", 0, "sources[0].commit: expected a full commit id"},
     {COMMIT, "main", 1, "sources[1].commit: expected a full commit id"},
     {COMMIT, "0123456789ABCDEF0123456789abcdef01234567", 0, "sources[0].commit"},
