@@ -17,8 +17,13 @@ fuzz_tokenizer_encode := text
 fuzz_chat_request     := text
 fuzz_reply            := text
 fuzz_request          := server run
+fuzz_klog             := hw
+fuzz_pci              := hw
+fuzz_smi              := p2p hw
+fuzz_measured         := p2p hw
 fuzz_fetch_lock       := fetch
 fuzz_fetch_sthdr      := fetch
+fuzz_fetch_headers    := fetch
 
 FUZZ_CC      ?= clang
 FUZZ_SECONDS ?= 60
