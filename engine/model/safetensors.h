@@ -7,7 +7,7 @@
 #include "backend/backend.h"
 
 #define HX_ST_MAX_DIMS   4
-#define HX_ST_MAX_HEADER (100u << 20)
+#define HX_ST_MAX_HEADER 100000000u
 #define HX_ST_MAX_NAME   256
 
 struct hx_st_tensor {

@@ -208,6 +208,16 @@ static int check_place(struct scan *s, size_t i)
     return 0;
 }
 
+/* "3.2 MiB", "412.05 GiB" */
+static const char *amount(uint64_t n, char out[24])
+{
+    if (n < 1u << 30)
+        snprintf(out, 24, "%.1f MiB", (double)n / 0x1p20);
+    else
+        snprintf(out, 24, "%.2f GiB", (double)n / GIB);
+    return out;
+}
+
 int hx_disk_check(const struct hx_disk_options *opt, const struct hx_plan *plan,
                   struct hx_disk_report *report, struct hx_error *err)
 {
@@ -227,12 +237,12 @@ int hx_disk_check(const struct hx_disk_options *opt, const struct hx_plan *plan,
         uint64_t want = p->need + p->reserve;
         if (p->need == 0 || p->free >= want || at >= sizeof(text))
             continue;
+        char need[24], reserve[24], room[24], missing[24];
         at += (size_t)snprintf(text + at, sizeof(text) - at,
-                               "%s%s: needed %.2f GiB and %.2f GiB that stay free, free %.2f GiB, "
-                               "missing %.2f GiB",
-                               at ? "; " : "", p->dir, (double)p->need / GIB,
-                               (double)p->reserve / GIB, (double)p->free / GIB,
-                               (double)(want - p->free) / GIB);
+                               "%s%s: needed %s and %s that stay free, free %s, missing %s",
+                               at ? "; " : "", p->dir, amount(p->need, need),
+                               amount(p->reserve, reserve), amount(p->free, room),
+                               amount(want - p->free, missing));
     }
     return at ? hx_fail(err, -ENOSPC, "not enough room on the disk: %s", text) : 0;
 }

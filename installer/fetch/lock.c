@@ -66,8 +66,8 @@ static int bad(const struct place *at, const char *key, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(why, sizeof(why), fmt, ap);
     va_end(ap);
-    return hx_fail(at->err, -EINVAL, "%s%s%s: %s", at->text, at->text[0] && key[0] ? "." : "", key,
-                   why);
+    return hx_fail(at->err, -EINVAL, "%s%s%s%s%s", at->text, at->text[0] && key[0] ? "." : "", key,
+                   at->text[0] || key[0] ? ": " : "", why);
 }
 
 static int no_memory(const struct place *at)
