@@ -6,16 +6,24 @@ GPU_TESTS := $(patsubst tests/gpu/test_%.c,$(O)/gpu/test_%,$(wildcard tests/gpu/
 GPU_KIT   ?= $(BUILD)/gpu-kit
 
 ifneq ($(CUDA),0)
-$(O)/gpu/test_%: $(O)/obj/tests/gpu/test_%.o $(call hx_libs,probe)
+# What each test links.
+gpu_test_probe   := probe p2p
+gpu_test_backend := run engram kv model backend base
+
+.SECONDEXPANSION:
+$(O)/gpu/test_%: $(O)/obj/tests/gpu/test_%.o $$(call hx_libs,$$(gpu_test_$$*))
 	@mkdir -p $(@D)
 	@echo "  LD    gpu test $*"
-	$(Q)$(CC) $(HX_LDFLAGS) $(LDFLAGS) -o $@ $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(call hx_sysl,probe) -lcmocka -lm
+	$(Q)$(CC) $(HX_LDFLAGS) $(LDFLAGS) -o $@ $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(call hx_sysl,$(gpu_test_$*)) -lcmocka -lm
 
 gpu-kit: $(GPU_TESTS) $(O)/bin/hx-probe
 	@rm -rf $(GPU_KIT)
 	@mkdir -p $(GPU_KIT)/lib
 	$(Q)cp $(GPU_TESTS) $(O)/bin/hx-probe tests/gpu/run.sh tests/gpu/check_probe.py tests/run-unit.sh $(GPU_KIT)/
-	$(Q)cp -L $$(ldd $(firstword $(GPU_TESTS)) | sed -n 's/.*libcmocka[^ ]* => \([^ ]*\) .*/\1/p') $(GPU_KIT)/lib/
+	@mkdir -p $(GPU_KIT)/model_exl3/experts
+	$(Q)cp tests/vectors/model/*.* $(GPU_KIT)/model_exl3/ && cp tests/vectors/model_exl3/*.safetensors $(GPU_KIT)/model_exl3/experts/
+	$(Q)cp -r tests/vectors/model $(GPU_KIT)/model
+	$(Q)cp -L $$(ldd $(GPU_TESTS) | sed -n 's/.*lib\(cmocka\|uring\|crypto\)[^ ]* => \([^ ]*\) .*/\2/p' | sort -u) $(GPU_KIT)/lib/
 
 test-gpu: gpu-kit
 	$(Q)$(GPU_KIT)/run.sh

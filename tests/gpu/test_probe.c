@@ -18,6 +18,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "base/buf.h"
+#include "check.h"
 #include "kernels/kernels.h"
 #include "probe/cuda.h"
 #include "probe/supervise.h"
@@ -71,7 +73,9 @@ static void run(struct fixture *f, const char *const *names, size_t n)
 {
     struct hx_probe_p2p *p = &f->sh->result.p2p;
     f->sh->result.n_devices = 1;
-    p->offered = true;
+    f->sh->result.device[0].context = HX_PROBE_CONTEXT_OK;
+    p->offered = p->run = true;
+    p->n_ranks = f->options.n_ranks;
     if (p->copy.outcome == HX_PROBE_NOT_RUN)
         p->copy.outcome = p->store.outcome = HX_PROBE_OK;
     for (size_t i = 0; i < n; i++) {
@@ -91,6 +95,26 @@ static void assert_calm(const struct fixture *f)
 {
     if (f->run.n_bad || f->run.n_limits)
         fail_msg("%s", f->run.last_error);
+}
+
+/* What the judge says to the document of this run: a check's verdict, and its short value. */
+static void assert_judged(const struct fixture *f, const char *id, enum hx_verdict verdict,
+                          const char *value)
+{
+    struct hx_buf out = HX_BUF_INIT(1 << 20);
+    struct hx_facts *facts = calloc(1, sizeof(*facts));
+    struct hx_finding finding = {.verdict = HX_SKIP};
+    struct hx_error err = {0};
+    assert_non_null(facts);
+    assert_int_equal(hx_probe_result_write(&f->sh->result, &out, &err), 0);
+    if (hx_measured_parse((const char *)out.data, out.len, "probe", &facts->probe, &err) != 0)
+        fail_msg("%s", err.text);
+    facts->measured = true;
+    const enum hx_verdict found = hx_check_find(id)->run(facts, &finding);
+    if (found != verdict || (value && strcmp(finding.value, value) != 0))
+        fail_msg("%s is %s '%s' (%s)", id, hx_verdict_name(found), finding.value, finding.detail);
+    hx_buf_done(&out);
+    free(facts);
 }
 
 /* --- one card, sound ------------------------------------------------------------------------ */
@@ -184,6 +208,7 @@ static void memory_is_sound(void **state)
     assert_int_equal(d->pattern.mismatches, 0);
     assert_true(d->pattern.seconds >= 4 && d->pattern.seconds < 20);
     assert_int_equal(f->sh->result.control.detected_words, 512);
+    assert_judged(f, "MEM-04", HX_PASS, NULL);
 }
 
 /* --- one card, memory at fault -------------------------------------------------------------- */
@@ -202,6 +227,7 @@ static void whole_fold(void **state)
     assert_int_equal(a->first_low, 0);
     assert_int_equal(a->first_high - a->first_low, 2 * GIB);
     assert_int_equal(a->mismatches, 2 * WORDS_PER_GIB);
+    assert_judged(f, "MEM-03", HX_FAIL, NULL);
 }
 
 /* Only granules of 256 bytes fold, one in each 2 MiB and never the first: whoever looks at one word
@@ -227,6 +253,7 @@ static void dense_fold(void **state)
         const bool folds = word >= from && (word - from) / granule % per_block == 0;
         assert_false(folds);
     }
+    assert_judged(f, "MEM-03", HX_FAIL, NULL);
 }
 
 struct spoil {
@@ -269,6 +296,8 @@ static void bad_bit(void **state)
     assert_true(d->pattern.bit_flips);
     assert_int_equal(d->pattern.bad_blocks, 1);
     assert_int_equal(d->pattern.blocks, 2048);
+    assert_judged(f, "MEM-03", HX_FAIL, NULL);
+    assert_judged(f, "MEM-04", HX_FAIL, NULL);
 }
 
 static void bad_burst(void **state)
@@ -345,6 +374,10 @@ static void peers_are_sound(void **state)
         "# staged %.1f, peer %.0f, both %.0f GB/s, store %.2f us, turn %.2f us, ring %.0f GB/s\n",
         p->staged_gbps[0][1], p->peer_gbps[0][1], p->bidir_gbps[0][1], p->latency_us[0][1],
         p->flags.us, p->allpairs.ring_gbps);
+    static const char *const passed[] = {"P2P-01", "P2P-03", "P2P-04", "P2P-05", "P2P-06",
+                                         "P2P-07", "P2P-08", "P2P-09", "P2P-13"};
+    for (size_t i = 0; i < sizeof(passed) / sizeof(passed[0]); i++)
+        assert_judged(f, passed[i], HX_PASS, NULL);
 }
 
 static void sums_are_exact(void **state)
@@ -361,6 +394,7 @@ static void sums_are_exact(void **state)
         assert_true(r->collectives.p2p.exact);
         assert_int_equal(r->collectives.own_host.outcome, HX_PROBE_OK);
         assert_true(r->collectives.own_host.exact);
+        assert_judged(f, "COL-01", HX_PASS, "exact");
         print_message(
             "# %d ranks: peer %.1f %.1f %.1f us, %.1f GB/s; host %.1f %.1f %.1f us, %.1f GB/s\n",
             ranks[i], r->collectives.p2p.us[0], r->collectives.p2p.us[1], r->collectives.p2p.us[2],
@@ -417,6 +451,8 @@ static void corrupt_byte(void **state)
     assert_int_equal(p->store.outcome, HX_PROBE_OK);
     assert_int_equal(p->load.outcome, HX_PROBE_OK);
     assert_int_equal(p->flags.outcome, HX_PROBE_NOT_RUN); /* no trust, no further test */
+    assert_judged(f, "P2P-04", HX_FAIL, "corrupt");
+    assert_judged(f, "P2P-05", HX_PASS, NULL);
 }
 
 static void nothing_arrives(void **state)
@@ -433,6 +469,7 @@ static void nothing_arrives(void **state)
     lie = (struct lie){"load", 0, 1, 0, LIE_ZERO};
     RUN(f, "content");
     assert_int_equal(p->load.outcome, HX_PROBE_ZERO);
+    assert_judged(f, "P2P-06", HX_FAIL, "zero");
 }
 
 static void copy_beyond_its_end(void **state)
@@ -456,6 +493,7 @@ static void second_process_corrupt(void **state)
     RUN(f, "ipc");
     assert_int_equal(f->sh->result.p2p.ipc.outcome, HX_PROBE_CORRUPT);
     assert_int_equal(f->sh->result.p2p.ipc.bad_bytes, 3);
+    assert_judged(f, "P2P-07", HX_FAIL, "corrupt");
 }
 
 static void crowd_corrupt(void **state)
@@ -466,6 +504,7 @@ static void crowd_corrupt(void **state)
     f->plant.content = tell_lie;
     RUN(f, "allpairs");
     assert_int_equal(f->sh->result.p2p.allpairs.outcome, HX_PROBE_CORRUPT);
+    assert_judged(f, "P2P-13", HX_FAIL, "corrupt");
 }
 
 /* As much as a link of 0.3 GB/s would take. */
@@ -491,6 +530,8 @@ static void slow_pair(void **state)
     assert_true(p->peer_gbps[0][1] < 0.7 * p->staged_gbps[0][1]);
     assert_true(p->peer_gbps[1][0] > 0.7 * p->staged_gbps[1][0]);
     assert_true(p->bidir_gbps[0][1] < 0.62);
+    assert_judged(f, "P2P-04", HX_PASS, NULL);
+    assert_judged(f, "P2P-09", HX_FAIL, NULL); /* slow */
 }
 
 struct silence {
@@ -519,6 +560,7 @@ static void flag_never_comes(void **state)
     assert_true(isnan(p->flags.us));
     assert_true(p->peer_gbps[0][1] > 0.1); /* copies work all the same */
     assert_true(hx_probe_now() - start < 30);
+    assert_judged(f, "P2P-08", HX_FAIL, "hang");
 }
 
 static void crowd_hangs(void **state)
@@ -531,6 +573,7 @@ static void crowd_hangs(void **state)
     RUN(f, "allpairs");
     assert_calm(f);
     assert_int_equal(f->sh->result.p2p.allpairs.outcome, HX_PROBE_HANG);
+    assert_judged(f, "P2P-13", HX_FAIL, "hang");
 }
 
 static void reduce_hangs(void **state)
@@ -546,6 +589,7 @@ static void reduce_hangs(void **state)
     assert_int_equal(r->collectives.p2p.outcome, HX_PROBE_HANG);
     assert_int_equal(r->collectives.own_host.outcome, HX_PROBE_HANG);
     assert_true(isnan(r->collectives.p2p.us[1]));
+    assert_judged(f, "COL-01", HX_FAIL, "hang");
 }
 
 static void spoil_sums(void *ctx, int rank, void *x, size_t bytes)
@@ -565,6 +609,10 @@ static void sums_are_wrong(void **state)
     assert_calm(f);
     assert_int_equal(f->sh->result.collectives.p2p.outcome, HX_PROBE_WRONG);
     assert_false(f->sh->result.collectives.p2p.exact);
+    assert_judged(f, "COL-01", HX_SKIP, NULL); /* the host arm decides, and was not run */
+    f->plant.sums = NULL;
+    RUN(f, "reduce-host");
+    assert_judged(f, "COL-01", HX_WARN, "host");
 }
 
 /* One rank is enough to see that the library is called as it expects; with two cards the step
