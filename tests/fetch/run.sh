@@ -17,4 +17,4 @@ python=$(scripts/venv.sh "$build/venv-fetch" pytest==8.4.2 pytest-xdist==3.8.0 o
 export HX_FETCH="${HX_FETCH:-$bin/hx-fetch}" HX_ENGINE="$bin/hx-engine" HX_MODEL="$model" \
     HX_TOKENIZER="$build/data/tokenizer.json" HX_FAULTFS="$build/release/tests/faultfs"
 [ $# -gt 0 ] || set -- -m "not long"
-exec "$python" -B -m pytest -q -p no:cacheprovider -n 4 -o markers="long: minutes" tests/fetch "$@"
+exec "$python" -B -m pytest -q -p no:cacheprovider -n 4 --dist loadgroup -o markers="long: minutes" tests/fetch "$@"

@@ -9,6 +9,7 @@ import released
 from hub import Hub
 
 PLAN_SECONDS = 2.0
+pytestmark = pytest.mark.xdist_group("released")    # the repositories are made once
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +92,63 @@ def test_groups(full, tmp_path):
     plan, _ = plan_of(path, accepted, "--groups=small,dense")
     assert {f["group"] for f in plan["files"]} == {"small", "dense"}
     assert 18e9 < plan["fetched_bytes"] < 19e9
+
+
+ROOT = pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/loop-control"),
+                          reason="needs root and loop devices")
+MEMORY_KIB = 128 * 1024
+
+
+@pytest.fixture
+def large_disk(tmp_path):
+    """A file system of 600 GB that takes no room until it is written to."""
+    image, point = tmp_path / "disk", tmp_path / "models"
+    with open(image, "wb") as f:
+        f.truncate(600 << 30)
+    subprocess.run(["mkfs.ext4", "-q", "-O", "^has_journal", "-T", "largefile4", str(image)], check=True)
+    point.mkdir()
+    r = subprocess.run(["mount", "-o", "loop", str(image), str(point)], capture_output=True, text=True, check=False)
+    if r.returncode:
+        pytest.skip("cannot mount: " + r.stderr)
+    yield point
+    subprocess.run(["umount", "-l", str(point)], check=False)
+    image.unlink()
+
+
+def peak_kib(pid):
+    with open(f"/proc/{pid}/status", encoding="ascii") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("VmHWM"))
+
+
+@ROOT
+def test_memory_of_a_large_run(full, tmp_path, large_disk):
+    """All files open, their space reserved, every buffer in use: the peak, over the first seconds of a run."""
+    path = tmp_path / "lock.json"
+    accepted, _, _ = lock_of(full, path)
+    full[0].clear()
+    status = tmp_path / "fetch.json"
+    p = subprocess.Popen([os.environ["HX_FETCH"], "run", f"--lock={path}", f"--accept-lock={accepted}", "--accept-licences",
+                          f"--models={large_disk}", f"--fetch.status={status}", "--fetch.rate=150M",
+                          "--fetch.connections=32", "--fetch.per_file=8", f"--fetch.endpoints=e=hub:{full[0].url}"],
+                         stderr=subprocess.PIPE, text=True)
+    try:
+        peak, end = 0, time.monotonic() + 60
+        while full[0].sent(".safetensors") < 500_000_000 and time.monotonic() < end:
+            assert p.poll() is None, p.stderr.read()
+            peak = max(peak, peak_kib(p.pid))
+            time.sleep(0.1)
+        peak = max(peak, peak_kib(p.pid))
+        wanted = json.loads(status.read_text())["wanted"]
+        start = time.monotonic()
+        p.terminate()
+        text = p.communicate(timeout=30)[1]
+        stopped = time.monotonic() - start
+    finally:
+        p.kill()
+        p.wait()
+    print(f"peak {peak // 1024} MiB for {wanted / 1e9:.0f} GB, stopped in {stopped:.1f} s")
+    assert p.returncode == 75, text
+    assert full[0].sent(".safetensors") >= 500_000_000
+    assert wanted > 400e9
+    assert peak < MEMORY_KIB, f"{peak} KiB"
+    assert stopped < 5
