@@ -521,7 +521,7 @@ int hx_cards_bundle(const struct hx_cards_options *o)
         {"verify", NULL, command_verify}, {"install", NULL, command_install},
         {"status", command_status, NULL}, {"rollback", command_rollback, NULL},
         {"remove", command_remove, NULL}, {"start", command_start, NULL},
-        {"stop", command_stop, NULL},
+        {"stop", command_stop, NULL},     {"confirm", hx_cards_confirm, NULL},
     };
     const char *name = o->n_words > 1 ? o->word[1] : "";
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {

@@ -44,7 +44,7 @@ int hx_cards_list(const struct hx_cards_options *o)
     int code = (int)v->judgement.overall;
     if (o->json) {
         struct hx_buf out = HX_BUF_INIT(RESULT_MAX);
-        if (hx_inventory_json(v, &out) < 0 || print(&out) < 0)
+        if (hx_inventory_json(v, o->redact, &out) < 0 || print(&out) < 0)
             code = HX_EXIT_INTERNAL;
         hx_buf_done(&out);
     } else {
@@ -67,7 +67,7 @@ int hx_cards_state(const struct hx_cards_options *o)
         return hx_cards_error(HX_EXIT_INTERNAL, &err);
     stamp(run.finished);
     int code = (int)v->judgement.overall;
-    int r = hx_output_json(&v->facts, &v->judgement, &run, false, &out, &err);
+    int r = hx_output_json(&v->facts, &v->judgement, &run, o->redact, &out, &err);
     if (r == 0 && o->output)
         r = hx_file_replace(o->output, out.data, out.len, &err);
     if (r == 0 && o->json)

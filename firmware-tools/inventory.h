@@ -35,7 +35,8 @@ const char *hx_card_state(const struct hx_inventory *v, const struct hx_card *c)
 void hx_kernel_words(const char *cmdline, char *out, size_t size);
 /* Throttle reasons as words, "none" if no bit is set, "" if unknown. */
 void hx_reason_words(int64_t reasons, char *out, size_t size);
-int hx_inventory_json(const struct hx_inventory *v, struct hx_buf *out);
+/* redact: UUIDs and bus addresses become card-0, card-1, ...; the builder's name is left out. */
+int hx_inventory_json(const struct hx_inventory *v, bool redact, struct hx_buf *out);
 void hx_inventory_text(const struct hx_inventory *v);
 int hx_last_check_parse(const char *text, size_t len, const char *boot_id,
                         struct hx_last_check *out, struct hx_error *err) HX_MUST;

@@ -44,7 +44,7 @@ static int64_t sm_of(const struct hx_inventory *v)
     return v->last.n_sm == 1 ? v->last.sm[0] : HX_UNKNOWN;
 }
 
-static void card_json(struct hx_json_writer *w, const struct hx_inventory *v, int i)
+static void card_json(struct hx_json_writer *w, const struct hx_inventory *v, int i, bool redact)
 {
     static const struct hx_nvml_device nothing = {.memory_total_mib = HX_UNKNOWN,
                                                   .memory_used_mib = HX_UNKNOWN,
@@ -73,8 +73,10 @@ static void card_json(struct hx_json_writer *w, const struct hx_inventory *v, in
     char word[128];
     hx_jw_object(w);
     put_int(w, "card", i);
-    put_text(w, "uuid", d->uuid);
-    hx_pci_address_text(&c->pci->address, word);
+    snprintf(word, sizeof(word), "card-%d", i);
+    put_text(w, "uuid", redact ? word : d->uuid);
+    if (!redact)
+        hx_pci_address_text(&c->pci->address, word);
     put_text(w, "address", word);
     put_text(w, "slot", c->pci->slot);
     snprintf(word, sizeof(word), "%04x", c->pci->device);
@@ -136,7 +138,7 @@ static const char *iommu_word(enum hx_iommu_mode m)
     return m == HX_IOMMU_NONE ? "off" : m == HX_IOMMU_IDENTITY ? "identity" : "translated";
 }
 
-static void machine_json(struct hx_json_writer *w, const struct hx_inventory *v)
+static void machine_json(struct hx_json_writer *w, const struct hx_inventory *v, bool redact)
 {
     const struct hx_facts *f = &v->facts;
     char words[1024];
@@ -150,7 +152,7 @@ static void machine_json(struct hx_json_writer *w, const struct hx_inventory *v)
     put_text(w, "library", hx_nvml_state_name((enum hx_nvml_state)f->nvml.state));
     hx_jw_key(w, "open_module");
     hx_jw_bool(w, f->driver.proc.open_module);
-    put_text(w, "builder", f->driver.proc.builder);
+    put_text(w, "builder", redact ? "" : f->driver.proc.builder);
     put_text(w, "srcversion", f->driver.srcversion);
     put_text(w, "registry", f->driver.registry);
     put_int(w, "gpu_firmware", f->driver.gpu_firmware < 0 ? HX_UNKNOWN : f->driver.gpu_firmware);
@@ -170,7 +172,7 @@ static void machine_json(struct hx_json_writer *w, const struct hx_inventory *v)
     hx_jw_end_object(w);
 }
 
-int hx_inventory_json(const struct hx_inventory *v, struct hx_buf *out)
+int hx_inventory_json(const struct hx_inventory *v, bool redact, struct hx_buf *out)
 {
     struct hx_json_writer w;
     hx_jw_init(&w, out, true);
@@ -181,9 +183,9 @@ int hx_inventory_json(const struct hx_inventory *v, struct hx_buf *out)
     hx_jw_key(&w, "cards");
     hx_jw_array(&w);
     for (int i = 0; i < v->facts.n_cards; i++)
-        card_json(&w, v, i);
+        card_json(&w, v, i, redact);
     hx_jw_end_array(&w);
-    machine_json(&w, v);
+    machine_json(&w, v, redact);
     hx_jw_key(&w, "measured");
     hx_jw_object(&w);
     hx_jw_key(&w, "there");

@@ -33,6 +33,7 @@ static const struct {
     {"output", TEXT, O(output), "FILE", "state: keep the result here (cards.json)"},
     {"tool-timeout", MILLIS, O(tool_timeout_ms), "SECONDS", "limit of each driver call (20)"},
     {"out", TEXT, O(out), "FILE", "report: archive to write"},
+    {"redact", FLAG, O(redact), NULL, "list, state: no identifiers of cards and machine"},
     {"once", FLAG, O(once), NULL, "watch: one look"},
     {"nvml", TEXT, O(nvml), "LIBRARY", "management library"},
     {"commands", TEXT, O(commands), "FILE", "recorded answers instead of tools"},

@@ -25,7 +25,7 @@ enum hx_cards_exit {
 struct hx_cards_options {
     const char *word[HX_WORDS_MAX]; /* command and what it is given */
     int n_words;
-    bool json, all, yes, once, help, version;
+    bool json, all, yes, once, redact, help, version;
     const char *root_dir, *state, *kit, *kernel, *nvml, *commands, *kernel_log, *checks, *explain,
         *sha256, *config, *out, *output;
     int tool_timeout_ms; /* 0: the standard 20 s */
@@ -49,6 +49,7 @@ int hx_cards_bundle(const struct hx_cards_options *o);
 int hx_cards_list(const struct hx_cards_options *o);
 int hx_cards_state(const struct hx_cards_options *o);
 int hx_cards_explain(const char *id);
+int hx_cards_confirm(const struct hx_cards_options *o);
 
 /* "hx-cards: TEXT" on standard error; returns code. */
 int hx_cards_error(int code, const struct hx_error *err);

@@ -491,6 +491,8 @@ static int publish_active(struct hx_store *s, const struct hx_manifest *m, enum 
         hx_jw_bool(&w, facts.is_signed);
         hx_jw_key(&w, "state_ok");
         hx_jw_bool(&w, facts.intact);
+        hx_jw_key(&w, "srcversion");
+        hx_jw_str(&w, facts.srcversion);
         hx_jw_key(&w, "by_path");
         hx_jw_bool(&w, true);
         hx_jw_key(&w, "cold_start");

@@ -6,8 +6,13 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import pytest
+
+# The recorded machines of p2p_check and the stand-in for the management library.
+sys.path.insert(0, "tests/p2p")
+import machine as hardware  # noqa: E402
 
 HX_CARDS = os.environ["HX_CARDS"]
 VECTORS = pathlib.Path("tests/vectors/bundles")
@@ -204,4 +209,5 @@ def prebuilt_bundle(top, kernel, prebuilt, name="standin", version="1"):
     for module, content in prebuilt.items():
         b.files[f"modules/{kernel}/{module}.ko"] = ("module", "0644", content)
     b.files[f"modules/{kernel}/safety_revision"] = ("other", "0644", "wpr-safe-r3\n")
+    b.files[f"modules/{kernel}/driver_version"] = ("other", "0644", "610.43.03\n")
     return b

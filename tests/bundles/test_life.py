@@ -15,10 +15,6 @@ def one(machine, kernel, tmp_path, prebuilt):
     return machine
 
 
-def confirmed(machine):
-    """The slot on trial becomes the active one, as after a good probe."""
-    machine.bundle("confirm", "--checks", good_checks(machine), "--nvml", "none")
-
 
 def test_armed_slot_waits_for_the_next_start(one):
     plan = one.bundle("start")
