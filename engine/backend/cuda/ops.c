@@ -153,16 +153,16 @@ static int product(struct hx_device *dev, const struct hx_cuda_choice *c, const 
                    struct hx_error *err)
 {
     size_t mark = dev->used;
-    float *xr = NULL, *mid = NULL;
+    double *xr = NULL, *mid = NULL;
     int tile = n;
     if (c->has_exl3) {
-        size_t row = (size_t)(c->k_padded + c->n_padded) * sizeof(float);
+        size_t row = (size_t)(c->k_padded + c->n_padded) * sizeof(double);
         int64_t fit = (int64_t)((HX_CUDA_SCRATCH - dev->used - 1024) / 2 / row);
         tile = fit < n ? (int)fit / x_div * x_div : n;
         if (tile < 1)
             return hx_fail(err, -ENOMEM, "cuda: no working memory for a product");
-        xr = hx_cuda_scratch(dev, (size_t)tile * (size_t)c->k_padded * sizeof(float), err);
-        mid = xr ? hx_cuda_scratch(dev, (size_t)tile * (size_t)c->n_padded * sizeof(float), err)
+        xr = hx_cuda_scratch(dev, (size_t)tile * (size_t)c->k_padded * sizeof(double), err);
+        mid = xr ? hx_cuda_scratch(dev, (size_t)tile * (size_t)c->n_padded * sizeof(double), err)
                  : NULL;
         if (!mid)
             return -ENOMEM;

@@ -100,8 +100,8 @@ cudaError_t hx_cu_stream_mean(cudaStream_t s, const uint16_t *streams, int n_row
  * columns g n_in .. of a row of x. xr, inner: room for rotated inputs [n][k_padded] and products
  * [n][n_padded] of EXL3 entries. */
 cudaError_t hx_cu_product(cudaStream_t s, const struct hx_cuda_choice *w, const uint16_t *x,
-                          int x_div, int64_t x_stride, int64_t group, int n, float *y, float *xr,
-                          float *inner);
+                          int x_div, int64_t x_stride, int64_t group, int n, float *y, double *xr,
+                          double *inner);
 cudaError_t hx_cu_to_bf16(cudaStream_t s, const float *x, int64_t n, uint16_t *y);
 
 /* ---- experts.cu ---- */

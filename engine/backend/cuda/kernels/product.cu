@@ -30,13 +30,13 @@ static __global__ void plain(struct hx_cuda_choice c, const uint16_t *x, int x_d
 /* ---- EXL3 ---- */
 
 /* Sum transform of the block's 128 values. */
-static __device__ float hadamard128(float v, float *shared)
+static __device__ double hadamard128(double v, double *shared)
 {
     int i = threadIdx.x;
     for (int h = 1; h < 128; h *= 2) {
         shared[i] = v;
         __syncthreads();
-        float other = shared[i ^ h];
+        double other = shared[i ^ h];
         v = i & h ? other - v : v + other;
         __syncthreads();
     }
@@ -44,15 +44,17 @@ static __device__ float hadamard128(float v, float *shared)
 }
 
 static __global__ void rotate_in(struct hx_cuda_choice c, const uint16_t *x, int x_div,
-                                 int64_t x_stride, float *xr)
+                                 int64_t x_stride, double *xr)
 {
-    __shared__ float shared[128];
+    __shared__ double shared[128];
     int r = blockIdx.y;
     int64_t k = (int64_t)blockIdx.x * 128 + threadIdx.x;
     const struct hx_cuda_weight *w = choose(&c, r);
     if (w->format != HX_FORMAT_EXL3_ID)
         return;
-    float v = k < w->n_in ? bf16_value(x[r / x_div * x_stride + k]) * f16_value(w->suh[k]) : 0;
+    double v = 0;
+    if (k < w->n_in)
+        v = (double)bf16_value(x[r / x_div * x_stride + k]) * (double)f16_value(w->suh[k]);
     xr[r * c.k_padded + k] = hadamard128(v, shared);
 }
 
@@ -82,20 +84,21 @@ static __device__ uint32_t window(const uint32_t *tile, int bits, int p)
 }
 
 /* One warp 16 output columns of a row: each lane decodes its 8 positions of every tile. */
-static __global__ void inner(struct hx_cuda_choice c, const float *xr, float *out)
+static __global__ void inner(struct hx_cuda_choice c, const double *xr, double *out)
 {
     int r = blockIdx.y, lane = threadIdx.x % 32;
     int64_t nt = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     const struct hx_cuda_weight *w = choose(&c, r);
     if (w->format != HX_FORMAT_EXL3_ID || nt >= w->n_tiles)
         return;
-    float sum[2] = {0, 0};
+    double sum[2] = {0, 0};
     for (int64_t kt = 0; kt < w->k_tiles; kt++) {
         const uint32_t *tile = (const uint32_t *)w->data + (kt * w->n_tiles + nt) * 8 * w->bits;
-        const float *x = xr + r * c.k_padded + kt * 16;
+        const double *x = xr + r * c.k_padded + kt * 16;
         for (int j = 0; j < 8; j++) {
             int row = 2 * (lane & 3) + (j & 1) + 8 * (j >> 1 & 1);
-            sum[j >> 2] += code_value(w->codebook, window(tile, w->bits, lane * 8 + j)) * x[row];
+            sum[j >> 2] +=
+                (double)code_value(w->codebook, window(tile, w->bits, lane * 8 + j)) * x[row];
         }
     }
     for (int i = 0; i < 2; i++) {
@@ -106,27 +109,27 @@ static __global__ void inner(struct hx_cuda_choice c, const float *xr, float *ou
     }
 }
 
-static __global__ void rotate_out(struct hx_cuda_choice c, const float *in, float *y)
+static __global__ void rotate_out(struct hx_cuda_choice c, const double *in, float *y)
 {
-    __shared__ float shared[128];
+    __shared__ double shared[128];
     int r = blockIdx.y;
     int64_t o = (int64_t)blockIdx.x * 128 + threadIdx.x;
     const struct hx_cuda_weight *w = choose(&c, r);
     if (w->format != HX_FORMAT_EXL3_ID)
         return;
-    float v = hadamard128(in[r * c.n_padded + o], shared);
+    double v = hadamard128(in[r * c.n_padded + o], shared);
     if (o >= w->n_out)
         return;
-    v = v * (1.0f / 128.0f) * f16_value(w->svh[o]);
+    v = v * (1.0 / 128.0) * (double)f16_value(w->svh[o]);
     if (w->bias)
-        v += w->bias_is_f32 ? ((const float *)w->bias)[o]
-                            : f16_value(((const uint16_t *)w->bias)[o]);
-    y[r * c.n_out + o] = v;
+        v += w->bias_is_f32 ? (double)((const float *)w->bias)[o]
+                            : (double)f16_value(((const uint16_t *)w->bias)[o]);
+    y[r * c.n_out + o] = (float)v;
 }
 
 cudaError_t hx_cu_product(cudaStream_t s, const struct hx_cuda_choice *w, const uint16_t *x,
-                          int x_div, int64_t x_stride, int64_t group, int n, float *y, float *xr,
-                          float *mid)
+                          int x_div, int64_t x_stride, int64_t group, int n, float *y, double *xr,
+                          double *mid)
 {
     /* The second grid dimension ends at 65,535. */
     for (int at = 0; at < n; at += 32768) {

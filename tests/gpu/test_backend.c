@@ -1,0 +1,420 @@
+/* The CUDA back end against the CPU one on the tiny model: every named value of a pass, KV rows,
+ * greedy and drafted text, chunks, long contexts, repeated steps. The folder of the model is the
+ * test's own folder plus "model" (make gpu-kit puts it there). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cuda_runtime_api.h>
+
+#include "run/draft.h"
+#include "run/rank.h"
+
+#define MODEL  "model"
+#define HYBRID "model_exl3"
+
+/* Bounds, relative RMS of one array (docs/numerics.md, "Other back ends"). */
+#define MAX_ACTIVATION  4e-3
+#define MAX_COEFFICIENT 1e-4
+#define MAX_LOGITS      5e-3
+
+#define CHECK(call)                                                                                \
+    do {                                                                                           \
+        struct hx_error check_err = {0};                                                           \
+        int check_r = (call);                                                                      \
+        if (check_r != 0)                                                                          \
+            fail_msg("%s: %d: %s", #call, check_r, check_err.text);                                \
+    } while (0)
+#define ERR (&check_err)
+
+static struct hx_rank *open_rank(const char *dir, const char *backend)
+{
+    struct hx_rank_options o = {
+        .model_dir = dir,
+        .backend = backend,
+        .mode = HX_MODE_W8A16,
+        .max_tok = 1024,
+        .max_seq = 8,
+        .max_context = 2048,
+        .drafts = true,
+        .kv = {.block_tok = 16, .ring_tok = 160, .n_blocks = 512, .n_seqs = 9, .n_snapshots = 4},
+    };
+    struct hx_rank *r = NULL;
+    CHECK(hx_rank_open(&o, &r, ERR));
+    return r;
+}
+
+static void make_prompt(int32_t *t, int n, int seed)
+{
+    uint32_t x = (uint32_t)seed * 2654435761u + 12345u;
+    for (int i = 0; i < n; i++) {
+        x = x * 1664525u + 1013904223u;
+        t[i] = 3 + (int32_t)((x >> 8) % 470);
+    }
+}
+
+/* ---- recorded values ---- */
+
+struct value {
+    char name[40];
+    int layer;
+    enum hx_dtype dtype;
+    int64_t n;
+    void *data;
+};
+
+struct record {
+    struct value *v;
+    int n, room;
+    /* comparing: */
+    const struct record *want;
+    int at, n_different;
+    int64_t n_values, n_equal;
+    double worst_activation, worst_coefficient;
+    char first[160], broken[160];
+};
+
+static void keep(void *user, const char *name, int layer, const struct hx_tensor *t)
+{
+    struct record *r = user;
+    if (r->n == r->room) {
+        r->room = r->room ? 2 * r->room : 256;
+        r->v = realloc(r->v, (size_t)r->room * sizeof(*r->v));
+        assert_non_null(r->v);
+    }
+    struct value *v = &r->v[r->n++];
+    snprintf(v->name, sizeof(v->name), "%s", name);
+    v->layer = layer;
+    v->dtype = t->dtype;
+    v->n = 1;
+    for (int i = 0; i < t->n_dims; i++)
+        v->n *= t->ne[i];
+    size_t size = (size_t)v->n * hx_dtype_size(t->dtype);
+    v->data = malloc(size ? size : 1);
+    assert_non_null(v->data);
+    /* Works for host addresses too. Work is queued: wait for it. */
+    if (cudaDeviceSynchronize() != cudaSuccess ||
+        cudaMemcpy(v->data, t->data, size, cudaMemcpyDefault) != cudaSuccess)
+        fail_msg("reading %s of layer %d: %s", name, layer, cudaGetErrorString(cudaGetLastError()));
+}
+
+static void record_free(struct record *r)
+{
+    for (int i = 0; i < r->n; i++)
+        free(r->v[i].data);
+    free(r->v);
+}
+
+static double number(const struct value *v, int64_t i)
+{
+    if (v->dtype == HX_DTYPE_BF16) {
+        uint32_t u = (uint32_t)((const uint16_t *)v->data)[i] << 16;
+        float f;
+        memcpy(&f, &u, 4);
+        return (double)f;
+    }
+    return (double)((const float *)v->data)[i];
+}
+
+/* One array against the CPU's. */
+static void compare(struct record *r, const struct value *got, const struct value *want)
+{
+    size_t size = hx_dtype_size(want->dtype);
+    double diff = 0, norm = 0;
+    int64_t unequal = 0, first = -1;
+    assert_string_equal(got->name, want->name);
+    assert_int_equal(got->layer, want->layer);
+    assert_int_equal(got->n, want->n);
+    assert_int_equal(got->dtype, want->dtype);
+    bool floats = want->dtype == HX_DTYPE_BF16 || want->dtype == HX_DTYPE_F32;
+    for (int64_t i = 0; i < want->n; i++) {
+        if (memcmp((char *)got->data + (size_t)i * size, (char *)want->data + (size_t)i * size,
+                   size) != 0) {
+            unequal++;
+            first = first < 0 ? i : first;
+        }
+        if (!floats)
+            continue;
+        double a = number(got, i), b = number(want, i);
+        if (isinf(b) && a == b)
+            continue;
+        diff += (a - b) * (a - b);
+        norm += b * b;
+    }
+    r->n_values += want->n;
+    r->n_equal += want->n - unequal;
+    if (!unequal)
+        return;
+    double rms = norm > 0 ? sqrt(diff / norm) : sqrt(diff);
+    if (!r->first[0])
+        snprintf(r->first, sizeof(r->first),
+                 "layer %d, %s: %lld of %lld differ from %lld on, relative "
+                 "RMS %.2g",
+                 want->layer, want->name, (long long)unequal, (long long)want->n, (long long)first,
+                 rms);
+    if (!floats) { /* choices: rows, experts, blocks; codes may differ where a value did */
+        if (strstr(want->name, "codes") == NULL && strstr(want->name, "scales") == NULL)
+            snprintf(r->broken, sizeof(r->broken), "layer %d, %s: %lld of %lld differ", want->layer,
+                     want->name, (long long)unequal, (long long)want->n);
+        return;
+    }
+    double *worst = want->dtype == HX_DTYPE_F32 ? &r->worst_coefficient : &r->worst_activation;
+    *worst = rms > *worst ? rms : *worst;
+}
+
+static void compare_all(struct record *got, const struct record *want)
+{
+    assert_int_equal(got->n, want->n);
+    for (int i = 0; i < want->n; i++)
+        compare(got, &got->v[i], &want->v[i]);
+}
+
+static double rms_of(const float *a, const float *b, int64_t n)
+{
+    double diff = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        diff += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        norm += (double)b[i] * (double)b[i];
+    }
+    return sqrt(diff / norm);
+}
+
+static int32_t best(const float *x, int n)
+{
+    int at = 0;
+    for (int i = 1; i < n; i++)
+        at = x[i] > x[at] ? i : at;
+    return at;
+}
+
+static void step(struct hx_rank *r, struct hx_kv_seq *s, const int32_t *t, int n, int n_logits,
+                 float *logits)
+{
+    struct hx_step_seq q = {.kv = s, .tokens = t, .n_tok = n, .n_logits = n_logits};
+    CHECK(hx_rank_step(r, &q, 1, logits, NULL, NULL, ERR));
+}
+
+static struct hx_kv_seq *new_seq(struct hx_rank *r)
+{
+    struct hx_kv_seq *s = NULL;
+    CHECK(hx_kv_seq_new(hx_rank_kv(r), &s, ERR));
+    return s;
+}
+
+/* ---- tests ---- */
+
+struct pass_case {
+    const char *dir;
+    int n_tok;
+};
+
+/* Every named value of a prefill, the logits of every row, 24 greedy tokens. */
+static void test_pass(void **state)
+{
+    const struct pass_case *c = *state;
+    struct hx_rank *cpu = open_rank(c->dir, "cpu"), *gpu = open_rank(c->dir, "cuda");
+    int V = hx_rank_hparams(cpu)->n_vocab, n = c->n_tok;
+    struct record want = {0}, got = {0};
+    int32_t *t = malloc((size_t)n * 4);
+    float *a = malloc((size_t)n * (size_t)V * 4), *b = malloc((size_t)n * (size_t)V * 4);
+    struct hx_kv_seq *sc = new_seq(cpu), *sg = new_seq(gpu);
+    make_prompt(t, n, n);
+    struct hx_step_seq q = {.kv = sc, .tokens = t, .n_tok = n, .n_logits = n};
+    CHECK(hx_rank_step(cpu, &q, 1, a, keep, &want, ERR));
+    q.kv = sg;
+    CHECK(hx_rank_step(gpu, &q, 1, b, keep, &got, ERR));
+    compare_all(&got, &want);
+    double rms = rms_of(b, a, (int64_t)n * V);
+    print_message(
+        "%s, %d tokens: %lld of %lld values equal; worst activation %.2g, coefficient %.2g, "
+        "logits %.2g; first drift: %s\n",
+        c->dir, n, (long long)got.n_equal, (long long)got.n_values, got.worst_activation,
+        got.worst_coefficient, rms, got.first[0] ? got.first : "none");
+    if (got.broken[0])
+        fail_msg("%s", got.broken);
+    assert_true(got.worst_activation <= MAX_ACTIVATION);
+    assert_true(got.worst_coefficient <= MAX_COEFFICIENT);
+    assert_true(rms <= MAX_LOGITS);
+    int32_t x = best(a + (int64_t)(n - 1) * V, V), y = best(b + (int64_t)(n - 1) * V, V);
+    for (int i = 0; i < 24; i++) {
+        assert_int_equal(x, y);
+        step(cpu, sc, &x, 1, 1, a);
+        step(gpu, sg, &y, 1, 1, b);
+        x = best(a, V);
+        y = best(b, V);
+    }
+    record_free(&want);
+    record_free(&got);
+    free(t);
+    free(a);
+    free(b);
+    hx_kv_seq_free(sc);
+    hx_kv_seq_free(sg);
+    hx_rank_close(cpu);
+    hx_rank_close(gpu);
+}
+
+/* Whole, in chunks, token by token, beside others: the same bits on the card. */
+static void test_chunks(void **state)
+{
+    const char *dir = *state;
+    struct hx_rank *gpu = open_rank(dir, "cuda");
+    int V = hx_rank_hparams(gpu)->n_vocab, n = 97;
+    int32_t t[97];
+    float *want = malloc((size_t)V * 4), *got = malloc(8 * (size_t)V * 4);
+    make_prompt(t, n, 5);
+    struct hx_kv_seq *s = new_seq(gpu);
+    step(gpu, s, t, n, 1, want);
+    hx_kv_seq_free(s);
+    static const int sizes[] = {1, 2, 7, 32, 96};
+    for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
+        s = new_seq(gpu);
+        for (int at = 0; at < n; at += sizes[k])
+            step(gpu, s, t + at, n - at < sizes[k] ? n - at : sizes[k], 1, got);
+        if (memcmp(got, want, (size_t)V * 4) != 0)
+            fail_msg("chunks of %d: relative RMS %.3g", sizes[k], rms_of(got, want, V));
+        hx_kv_seq_free(s);
+    }
+    struct hx_kv_seq *all[8];
+    struct hx_step_seq q[8];
+    for (int i = 0; i < 8; i++) {
+        all[i] = new_seq(gpu);
+        step(gpu, all[i], t, n - 1 - 3 * i, 0, NULL);
+        if (i > 0)
+            step(gpu, all[i], t + n - 1 - 3 * i, 3 * i, 0, NULL);
+        q[i] = (struct hx_step_seq){.kv = all[i], .tokens = t + n - 1, .n_tok = 1, .n_logits = 1};
+    }
+    CHECK(hx_rank_step(gpu, q, 8, got, NULL, NULL, ERR));
+    for (int i = 0; i < 8; i++) {
+        if (memcmp(got + (int64_t)i * V, want, (size_t)V * 4) != 0)
+            fail_msg("row %d of 8: relative RMS %.3g", i, rms_of(got + (int64_t)i * V, want, V));
+        hx_kv_seq_free(all[i]);
+    }
+    free(want);
+    free(got);
+    hx_rank_close(gpu);
+}
+
+/* Drafts, acceptance and what is taken back: the text of plain decoding. */
+static void test_drafts(void **state)
+{
+    const char *dir = *state;
+    struct hx_rank *cpu = open_rank(dir, "cpu"), *gpu = open_rank(dir, "cuda");
+    const struct hx_hparams *h = hx_rank_hparams(gpu);
+    int V = h->n_vocab, B = h->draft_block, accepted = 0, blocks = 0, same = 0;
+    float *logits = malloc(8 * (size_t)V * 4), z[16], zc[16];
+    int32_t t[40], drafts[16], of_cpu[16], plain[100];
+    for (int p = 0; p < 20; p++) {
+        make_prompt(t, 40, p + 1);
+        struct hx_kv_seq *s = new_seq(gpu), *sc = new_seq(cpu);
+        step(gpu, s, t, 40, 1, logits);
+        step(cpu, sc, t, 40, 0, NULL);
+        int32_t anchor = best(logits, V);
+        CHECK(hx_rank_draft(gpu, &s, &anchor, 1, drafts, z, NULL, NULL, ERR));
+        CHECK(hx_rank_draft(cpu, &sc, &anchor, 1, of_cpu, zc, NULL, NULL, ERR));
+        for (int k = 0; k < B; k++)
+            same += drafts[k] == of_cpu[k];
+        for (int i = 0; i < 100; i++) {
+            plain[i] = anchor;
+            step(gpu, s, &anchor, 1, 1, logits);
+            anchor = best(logits, V);
+        }
+        hx_kv_seq_free(s);
+        hx_kv_seq_free(sc);
+        s = new_seq(gpu);
+        step(gpu, s, t, 40, 1, logits);
+        int n = 1;
+        for (anchor = best(logits, V); n < 100;) {
+            int32_t row[17];
+            int keep_rows = 1;
+            CHECK(hx_rank_draft(gpu, &s, &anchor, 1, drafts, z, NULL, NULL, ERR));
+            row[0] = anchor;
+            memcpy(row + 1, drafts, (size_t)B * 4);
+            struct hx_step_seq q = {
+                .kv = s, .tokens = row, .n_tok = 1 + B, .n_logits = 1 + B, .n_draft = B};
+            CHECK(hx_rank_step(gpu, &q, 1, logits, NULL, NULL, ERR));
+            for (int i = 0;; i++) {
+                anchor = best(logits + (int64_t)i * V, V);
+                if (n < 100 && anchor != plain[n])
+                    fail_msg("prompt %d, token %d: %d with drafts, %d without", p, n, anchor,
+                             plain[n]);
+                n++;
+                if (i == B || anchor != drafts[i])
+                    break;
+                keep_rows++;
+            }
+            accepted += keep_rows - 1;
+            blocks++;
+            CHECK(hx_rank_accept(gpu, &q, 1, &keep_rows, ERR));
+        }
+        hx_kv_seq_free(s);
+    }
+    print_message("%s: %d blocks, %d drafts stayed; first blocks: %d of %d drafts as the CPU's\n",
+                  dir, blocks, accepted, same, 20 * B);
+    assert_true(accepted > 0);
+    assert_int_equal(same, 20 * B);
+    free(logits);
+    hx_rank_close(cpu);
+    hx_rank_close(gpu);
+}
+
+/* The same step again and again: the same bits. */
+static void test_repeats(void **state)
+{
+    const char *dir = *state;
+    struct hx_rank *gpu = open_rank(dir, "cuda");
+    int V = hx_rank_hparams(gpu)->n_vocab;
+    float *want = malloc(6 * (size_t)V * 4), *got = malloc(6 * (size_t)V * 4);
+    int32_t t[60];
+    make_prompt(t, 60, 9);
+    struct hx_kv_seq *s = new_seq(gpu);
+    step(gpu, s, t, 54, 0, NULL);
+    struct timespec a, b;
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    for (int i = 0; i < 10000; i++) {
+        step(gpu, s, t + 54, 6, 6, i ? got : want);
+        if (i && memcmp(got, want, 6 * (size_t)V * 4) != 0)
+            fail_msg("step %d: relative RMS %.3g", i, rms_of(got, want, 6 * V));
+        CHECK(hx_kv_seq_truncate(s, 54, ERR));
+    }
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    print_message("10,000 steps of 6 rows: the same bits, %.2f ms each\n",
+                  ((double)(b.tv_sec - a.tv_sec) * 1e3 + (double)(b.tv_nsec - a.tv_nsec) / 1e6) /
+                      10000);
+    free(want);
+    free(got);
+    hx_kv_seq_free(s);
+    hx_rank_close(gpu);
+}
+
+int main(void)
+{
+    static const struct pass_case cases[] = {
+        {MODEL, 1}, {MODEL, 17}, {MODEL, 97}, {HYBRID, 97}, {MODEL, 400}, {HYBRID, 400},
+    };
+    enum { N = sizeof(cases) / sizeof(cases[0]) };
+    struct CMUnitTest tests[N + 5];
+    char names[N][40];
+    static char model[] = MODEL, hybrid[] = HYBRID;
+    for (int i = 0; i < N; i++) {
+        snprintf(names[i], sizeof(names[i]), "pass_%s_%d", cases[i].dir, cases[i].n_tok);
+        tests[i] = (struct CMUnitTest){.name = names[i],
+                                       .test_func = test_pass,
+                                       .initial_state = (void *)(uintptr_t)&cases[i]};
+    }
+    tests[N] = (struct CMUnitTest){"chunks", test_chunks, NULL, NULL, model};
+    tests[N + 1] = (struct CMUnitTest){"chunks_exl3", test_chunks, NULL, NULL, hybrid};
+    tests[N + 2] = (struct CMUnitTest){"drafts", test_drafts, NULL, NULL, model};
+    tests[N + 3] = (struct CMUnitTest){"drafts_exl3", test_drafts, NULL, NULL, hybrid};
+    tests[N + 4] = (struct CMUnitTest){"repeats", test_repeats, NULL, NULL, hybrid};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
