@@ -320,7 +320,7 @@ static void on_event(struct hx_download *d, const struct hx_store_event *ev)
             hx_progress_file_event(d->progress, f->plan->lock->out, "ready", NULL);
         break;
     case HX_STORE_FILE_BAD: on_bad_file(d, ev); break;
-    case HX_STORE_FILE_STOPPED: stop_file(d, ev->file, -EIO, ev->message); break;
+    case HX_STORE_FILE_STOPPED: stop_file(d, ev->file, ev->error, ev->message); break;
     case HX_STORE_FULL:
     case HX_STORE_READ_ONLY: on_target(d, true, ev->message); break;
     case HX_STORE_RESUMED: on_target(d, false, ""); break;

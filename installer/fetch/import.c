@@ -87,7 +87,7 @@ static void take_event(struct import *m, const struct hx_store_event *ev)
         m->done[ev->file] = true;
         m->shown[ev->file].state = "stopped";
         if (m->n_stopped++ == 0)
-            hx_fail(&m->first, -EIO, "%s", ev->message);
+            hx_fail(&m->first, ev->error, "%s", ev->message);
         hx_progress_file_event(m->progress, name, "stopped", ev->message);
         break;
     case HX_STORE_FULL:

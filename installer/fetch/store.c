@@ -198,12 +198,13 @@ void hx_sink_drop_blocks(struct hx_store *s, struct hx_sink *k)
     }
 }
 
-void hx_store_stop_file(struct hx_store *s, struct hx_store_file *f, const char *message)
+void hx_store_stop_file(struct hx_store *s, struct hx_store_file *f, int r, const char *message)
 {
     if (f->phase == HX_FILE_STOPPED)
         return;
     f->phase = HX_FILE_STOPPED;
-    f->notice.ev = (struct hx_store_event){.type = HX_STORE_FILE_STOPPED, .file = f->index};
+    f->notice.ev =
+        (struct hx_store_event){.type = HX_STORE_FILE_STOPPED, .error = r, .file = f->index};
     snprintf(f->notice.ev.message, sizeof(f->notice.ev.message), "%s", message);
     hx_store_notify(s, &f->notice);
     for (struct hx_sink *k = f->sinks, *next; k; k = next) {

@@ -48,6 +48,7 @@ enum hx_store_event_type {
 
 struct hx_store_event {
     enum hx_store_event_type type;
+    int error; /* FILE_STOPPED: its class, negative */
     size_t file, chunk;
     uint64_t n_bytes;
     char message[512];

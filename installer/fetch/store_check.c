@@ -241,7 +241,7 @@ static int file_bad(struct hx_store *s, struct hx_store_file *f, const bool *dro
         hx_file_front_reset(f, 0);
     if (twice) {
         set_aside(s, f);
-        hx_store_stop_file(s, f, message);
+        hx_store_stop_file(s, f, -EBADMSG, message);
     } else {
         f->notice.ev = (struct hx_store_event){.type = HX_STORE_FILE_BAD, .file = f->index};
         snprintf(f->notice.ev.message, sizeof(f->notice.ev.message), "%s", message);
@@ -470,7 +470,7 @@ static bool check_one(struct hx_store *s, uint8_t *buf)
         f->checking = false;
         hx_file_front_settle(f);
         if (r < 0 && r != -ECANCELED)
-            hx_store_stop_file(s, f, err.text);
+            hx_store_stop_file(s, f, r, err.text);
         return true;
     }
     return false;
@@ -483,7 +483,7 @@ void *hx_store_checker(void *store)
     bool out_of_memory = posix_memalign(&buf, HX_PART_ALIGN, HX_STORE_BLOCK) != 0;
     pthread_mutex_lock(&s->m);
     for (size_t i = 0; out_of_memory && i < s->n_files; i++)
-        hx_store_stop_file(s, &s->files[i], "out of memory for verification");
+        hx_store_stop_file(s, &s->files[i], -ENOMEM, "out of memory for verification");
     while (!s->stop_check && !out_of_memory) {
         if (!check_one(s, buf))
             pthread_cond_wait(&s->check, &s->m);

@@ -165,8 +165,8 @@ void hx_store_notify(struct hx_store *s, struct hx_notice *n); /* mutex held */
 void hx_store_note(struct hx_store *s, size_t file, const char *fmt, ...) HX_PRINTF(3, 4);
 void hx_store_signal(struct hx_store *s); /* the event descriptor; mutex not needed */
 uint64_t hx_store_now_ms(void);
-/* Ends work on a file: all its sinks fail, FILE_STOPPED. Mutex held. */
-void hx_store_stop_file(struct hx_store *s, struct hx_store_file *f, const char *message);
+/* Ends work on a file: all its sinks fail, FILE_STOPPED with the class r. Mutex held. */
+void hx_store_stop_file(struct hx_store *s, struct hx_store_file *f, int r, const char *message);
 /* Classifies a failed write or sync, mutex not held. Full or read-only: waits one period and
  * returns 0 (try again) or -ECANCELED (the store closes). Anything else is returned. */
 int hx_store_wait_room(struct hx_store *s, int r, const char *message);

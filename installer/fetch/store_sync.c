@@ -169,7 +169,7 @@ static bool sync_list(struct hx_store *s, struct hx_sink *list)
     if (r == -ECANCELED)
         return false;
     if (r < 0 && r != -ENOSPC && r != -EDQUOT && r != -EROFS && !stopped)
-        hx_store_stop_file(s, f, err.text);
+        hx_store_stop_file(s, f, r, err.text);
     settle(s, f, list, r == 0);
     if (r == 0)
         hx_file_save_front(s, f);

@@ -202,7 +202,7 @@ static void finish(struct hx_store *s, struct hx_sink *k)
         describe_bad(k, digest);
     if (k->insane && !wrong && (known || c->n_bad > 0)) {
         /* The source itself is like that. */
-        hx_store_stop_file(s, f, k->notice.ev.message);
+        hx_store_stop_file(s, f, -EBADMSG, k->notice.ev.message);
         hx_sink_discard(s, k);
         return;
     }
@@ -255,7 +255,7 @@ static void turn(struct hx_store *s, struct hx_sink *k)
     k->busy = false;
     pthread_cond_broadcast(&s->idle);
     if (r < 0 && r != -ECANCELED)
-        hx_store_stop_file(s, k->file, err.text);
+        hx_store_stop_file(s, k->file, r, err.text);
     if (r == -ECANCELED)
         return; /* closing: hx_store_close frees it */
     bool failed = atomic_load(&k->failed);
