@@ -1,4 +1,4 @@
-/* What the CUDA probe measured: its JSON (docs/hardware.md, "The probe's result"), bounded and in
+/* What the CUDA probe measured: its JSON (docs/probe.md), bounded and in
  * plain numbers. Written by hx-probe, judged here; the two are separate programs. */
 #ifndef HX_P2P_MEASURED_H
 #define HX_P2P_MEASURED_H
