@@ -19,6 +19,11 @@ struct hx_fetch_cli {
     const char *accept_lock; /* --accept-lock SHA256 */
     char **args;             /* left over, in order */
     int n_args;
+    /* Reads files and command line once more (SIGHUP), into *out. */
+    int (*reread)(const struct hx_fetch_cli *cli, struct hx_fetch_conf *out, struct hx_error *err);
+    const char *conf_file; /* --config; NULL: the usual ones */
+    char **line;           /* the whole command line */
+    int n_line;
 };
 
 int hx_fetch_cmd_plan(struct hx_fetch_cli *cli);

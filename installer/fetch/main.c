@@ -18,7 +18,7 @@ static const struct {
     int (*run)(struct hx_fetch_cli *cli);
     const char *usage, *about;
 } commands[] = {
-    {"plan", hx_fetch_cmd_plan, "", "what would be downloaded, from where and to where"},
+    {"plan", hx_fetch_cmd_plan, "[--probe]", "what would be downloaded, from where and to where"},
     {"run", hx_fetch_cmd_run, "",
      "downloads, verifies and publishes the model; resumes where it stopped"},
     {"lock", hx_fetch_cmd_lock, "--official OWNER/NAME@COMMIT --exl3 OWNER/NAME@COMMIT --out FILE",
@@ -157,16 +157,34 @@ static int parse_line(struct hx_fetch_cli *cli, int argc, char **argv, bool *dum
     return EX_OK;
 }
 
+static int reread(const struct hx_fetch_cli *cli, struct hx_fetch_conf *out, struct hx_error *err)
+{
+    struct hx_fetch_cli again = {.command = cli->command};
+    bool dump_config = false;
+    int r = read_conf(&again, cli->conf_file, err);
+    if (r < 0)
+        return r;
+    again.args = calloc((size_t)cli->n_line, sizeof(*again.args));
+    if (!again.args)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    if (parse_line(&again, cli->n_line, cli->line, &dump_config) != EX_OK)
+        r = hx_fail(err, -EINVAL, "the command line");
+    free(again.args);
+    if (r == 0)
+        *out = again.conf;
+    return r;
+}
+
 static int run_command(size_t which, int argc, char **argv)
 {
-    struct hx_fetch_cli cli = {.command = commands[which].name};
+    struct hx_fetch_cli cli = {
+        .command = commands[which].name, .reread = reread, .line = argv, .n_line = argc};
     struct hx_error err = {0};
-    const char *conf_file = NULL;
     bool dump_config = false;
-    int status = find_conf(argc, argv, &conf_file);
+    int status = find_conf(argc, argv, &cli.conf_file);
     if (status != EX_OK)
         return status;
-    if (read_conf(&cli, conf_file, &err) < 0) {
+    if (read_conf(&cli, cli.conf_file, &err) < 0) {
         fprintf(stderr, "hx-fetch: %s\n", err.text);
         return EX_CONFIG;
     }

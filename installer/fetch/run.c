@@ -71,11 +71,38 @@ static void show(struct run *run, const char *phase)
     hx_progress_show(run->progress, &v, mono_now());
 }
 
+/* What may change while it runs: cap and time of day. */
+static void reread(struct run *run)
+{
+    struct hx_fetch_conf conf;
+    struct hx_error err = {0};
+    struct hx_day_window window;
+    char text[160];
+    int r = run->cli->reread(run->cli, &conf, &err);
+    if (r == 0)
+        r = hx_day_window_parse(conf.window, &window, &err);
+    if (r < 0) {
+        hx_wrap(&err, r, "configuration is not read anew");
+        on_note(run, true, err.text);
+        return;
+    }
+    run->window = window;
+    memcpy(run->cli->conf.window, conf.window, sizeof(conf.window));
+    hx_transfer_set_rate(run->transfer, (uint64_t)conf.rate);
+    snprintf(text, sizeof(text), "configuration read anew: cap %lld bytes/s, time window '%.40s'",
+             (long long)conf.rate, conf.window);
+    on_note(run, false, text);
+}
+
 static void read_signals(struct run *run)
 {
     struct signalfd_siginfo s;
-    while (read(run->signals, &s, sizeof(s)) == (ssize_t)sizeof(s))
-        run->interrupted = true;
+    while (read(run->signals, &s, sizeof(s)) == (ssize_t)sizeof(s)) {
+        if (s.ssi_signo == SIGHUP)
+            reread(run);
+        else
+            run->interrupted = true;
+    }
 }
 
 /* While upstream is being asked. */
@@ -97,6 +124,7 @@ static int block_signals(struct run *run, struct hx_error *err)
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, NULL);
     run->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     return run->signals < 0 ? hx_fail_errno(err, errno, "signals") : 0;
