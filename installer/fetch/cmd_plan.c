@@ -1,10 +1,14 @@
-/* hx-fetch plan: what would be downloaded, from where and to where. Asks no server. */
+/* hx-fetch plan: what would be downloaded, from where and to where. Asks no server unless it is to
+ * measure. */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sysexits.h>
 
 #include "base/json_write.h"
 #include "base/sha256.h"
 #include "fetch/commands.h"
+#include "fetch/probe.h"
 
 static double gib(uint64_t n)
 {
@@ -42,8 +46,40 @@ static void put_file(struct hx_json_writer *w, const struct hx_plan_file *p)
     hx_jw_end_object(w);
 }
 
+static void print_probe_json(const struct hx_probe *probe, struct hx_json_writer *w)
+{
+    hx_jw_key(w, "probe");
+    hx_jw_object(w);
+    hx_jw_key(w, "disk_bytes_per_s");
+    hx_jw_finite(w, probe->disk_rate);
+    hx_jw_key(w, "sources");
+    hx_jw_array(w);
+    for (size_t i = 0; i < probe->n_sources; i++) {
+        hx_jw_object(w);
+        put_text(w, "id", probe->source[i].source->id);
+        hx_jw_key(w, "bytes_per_s");
+        hx_jw_finite(w, probe->source[i].rate);
+        hx_jw_key(w, "hours");
+        hx_jw_finite(w, probe->source[i].hours);
+        hx_jw_end_object(w);
+    }
+    hx_jw_end_array(w);
+    hx_jw_end_object(w);
+}
+
+static void print_probe(const struct hx_probe *probe, struct hx_buf *b)
+{
+    hx_buf_printf(b, "disk: writes %.0f MB/s%s\n", probe->disk_rate / 1e6,
+                  probe->disk_rate < HX_PROBE_SLOW_DISK ? ", which is slow for this model" : "");
+    for (size_t i = 0; i < probe->n_sources; i++)
+        hx_buf_printf(b, "%s: one connection gives %.1f MB/s at first; about %.1f hours or less\n",
+                      probe->source[i].source->repo, probe->source[i].rate / 1e6,
+                      probe->source[i].hours);
+}
+
 static void print_json(const struct hx_lock *lock, const struct hx_plan *plan,
-                       const struct hx_disk_report *disks, struct hx_json_writer *w)
+                       const struct hx_disk_report *disks, const struct hx_probe *probe,
+                       struct hx_json_writer *w)
 {
     char hex[HX_SHA256_HEX];
     hx_jw_object(w);
@@ -82,6 +118,8 @@ static void print_json(const struct hx_lock *lock, const struct hx_plan *plan,
         hx_jw_end_object(w);
     }
     hx_jw_end_array(w);
+    if (probe)
+        print_probe_json(probe, w);
     hx_jw_key(w, "files");
     hx_jw_array(w);
     for (size_t i = 0; i < plan->n_files; i++)
@@ -137,26 +175,59 @@ static void print_text(const struct hx_lock *lock, const struct hx_plan *plan,
                        "independently verified\".\n");
 }
 
+/* "4G": size of the disk probe. */
+static int parse_probe(const char *text, uint64_t *out)
+{
+    char *end;
+    if (strspn(text, "0123456789") == 0 || strlen(text) > 9)
+        return -EINVAL;
+    unsigned long long v = strtoull(text, &end, 10);
+    unsigned shift = *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
+    *out = v << shift;
+    if (shift)
+        end++;
+    return *end == '\0' && *out >= 1u << 20 && *out <= 64ull << 30 ? 0 : -EINVAL;
+}
+
+static int measure(struct hx_fetch_cli *cli, const struct hx_plan *plan, uint64_t disk_bytes,
+                   struct hx_probe *probe, struct hx_error *err)
+{
+    int r = hx_probe_disk(cli->conf.models, disk_bytes, &probe->disk_rate, err);
+    return r < 0 ? r : hx_probe_sources(&cli->conf, plan, probe, err);
+}
+
 int hx_fetch_cmd_plan(struct hx_fetch_cli *cli)
 {
-    struct hx_error err = {0};
+    struct hx_error err = {0}, full = {0};
     struct hx_lock *lock = NULL;
     struct hx_plan *plan = NULL;
     struct hx_buf out = HX_BUF_INIT(64u << 20);
+    struct hx_disk_report disks = {0};
+    struct hx_probe probe = {0};
+    const char *size = "4G";
+    uint64_t disk_bytes = 0;
+    bool measured = hx_fetch_take_flag(cli, "--probe");
+    if (hx_fetch_take_value(cli, "--probe-bytes", &size) < 0)
+        return EX_USAGE;
+    if (parse_probe(size, &disk_bytes) < 0)
+        return hx_fetch_usage("--probe-bytes: expected 1M to 64G, found '%.20s'", size);
     if (cli->n_args > 0)
         return hx_fetch_usage("plan: '%s' is not understood", cli->args[0]);
-    struct hx_disk_report disks = {0};
     int r = hx_fetch_load(cli, &lock, &plan, &err), room = 0;
-    struct hx_error full = {0};
     if (r == 0)
         room = hx_fetch_check_disks(cli, plan, &disks, &full);
+    if (r == 0 && room == 0 && measured)
+        r = measure(cli, plan, disk_bytes, &probe, &err);
+    measured &= room == 0;
     if (r == 0 && cli->json) {
         struct hx_json_writer w;
         hx_jw_init(&w, &out, false);
-        print_json(lock, plan, &disks, &w);
+        print_json(lock, plan, &disks, measured ? &probe : NULL, &w);
         hx_buf_putc(&out, '\n');
     } else if (r == 0) {
         print_text(lock, plan, &disks, &out);
+        if (measured)
+            print_probe(&probe, &out);
     }
     if (r == 0)
         r = hx_fetch_print(&out, &err);
