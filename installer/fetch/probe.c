@@ -55,7 +55,8 @@ int hx_probe_disk(const char *models, uint64_t n_bytes, double *rate, struct hx_
     for (size_t i = 0; i < BLOCK / 8; i++)
         ((uint64_t *)block)[i] = hx_rng_next(&rng);
     double start = now();
-    for (uint64_t at = 0; r == 0 && at < n_bytes; at += BLOCK) {
+    uint64_t at = 0;
+    for (; r == 0 && at < n_bytes; at += BLOCK) {
         ssize_t n = pwrite(fd, block, BLOCK, (off_t)at);
         if (n != (ssize_t)BLOCK)
             r = hx_fail_errno(err, n < 0 ? errno : EIO, "cannot write to %s", models);
@@ -63,7 +64,7 @@ int hx_probe_disk(const char *models, uint64_t n_bytes, double *rate, struct hx_
     if (r == 0 && fdatasync(fd) < 0)
         r = hx_fail_errno(err, errno, "cannot sync to %s", models);
     if (r == 0)
-        *rate = (double)((n_bytes + BLOCK - 1) / BLOCK * BLOCK) / (now() - start);
+        *rate = (double)at / (now() - start);
     free(block);
     close(fd);
     return r;
