@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/file.h"
 #include "base/json_read.h"
 #include "probe/probe.h"
 
@@ -254,6 +255,113 @@ static void host_arm_is_the_faster(void **state)
     assert_text(written(), "collectives.host.outcome", "ok");
 }
 
+/* Everything that a recorded document has, ours has too, of the same type. */
+static void assert_covers(struct hx_jv ours, struct hx_jv recorded, const char *path)
+{
+    const enum hx_json_type want = hx_jv_type(recorded), have = hx_jv_type(ours);
+    char below[256];
+    int i = 0;
+    if (want != have)
+        fail_msg("%s: %s here, %s in the recording", path, hx_json_type_name(have),
+                 hx_json_type_name(want));
+    if (want == HX_JSON_ARRAY && hx_jv_count(ours) != hx_jv_count(recorded))
+        fail_msg("%s: %zu elements", path, hx_jv_count(ours));
+    struct hx_jv other = hx_jv_first(ours);
+    for (struct hx_jv v = hx_jv_first(recorded); v.doc; v = hx_jv_next(v), i++) {
+        size_t len = 0;
+        const char *key = hx_jv_str(hx_jv_key(v), &len);
+        if (want == HX_JSON_ARRAY) {
+            snprintf(below, sizeof(below), "%.200s[%d]", path, i);
+            assert_covers(other, v, below);
+            other = hx_jv_next(other);
+        } else {
+            snprintf(below, sizeof(below), "%.200s.%.*s", path, (int)len, key);
+            assert_covers(hx_jv_get_n(ours, key, len), v, below);
+        }
+    }
+}
+
+static void fill_content(struct hx_probe_content *c)
+{
+    c->outcome = HX_PROBE_OK;
+    c->n_sizes = HX_PROBE_SIZES;
+    c->pairs = 12;
+}
+
+static void fill_arm(struct hx_probe_arm *a)
+{
+    a->outcome = HX_PROBE_OK;
+    a->exact = true;
+    a->us[0] = a->us[1] = a->us[2] = 9;
+    a->busbw_gbps = 5.8;
+}
+
+static void fill(void)
+{
+    struct hx_probe_p2p *p = &result->p2p;
+    result->n_devices = 4;
+    for (int i = 0; i < 4; i++) {
+        struct hx_probe_device *d = &result->device[i];
+        d->context = HX_PROBE_CONTEXT_OK;
+        d->fp32_fma_tflops = d->bf16_tflops = d->mma_cycles = d->hbm_read_gbps = 26;
+        d->hbm_copy_gbps = d->h2d_gbps = d->d2h_gbps = 6.65;
+        d->alias.outcome = d->pattern.outcome = HX_PROBE_OK;
+        d->alias.coverage = d->pattern.coverage = 0.984;
+        d->alias.seconds = d->pattern.seconds = 0.11;
+        d->pattern.max_core_c = d->pattern.max_memory_c = 71;
+    }
+    peers(4, true);
+    for (int i = 0; i < 4; i++) {
+        for (int j = 0; j < 4; j++)
+            p->peer_gbps[i][j] = p->bidir_gbps[i][j] = p->latency_us[i][j] = 6.46;
+    }
+    fill_content(&p->copy);
+    fill_content(&p->store);
+    fill_content(&p->load);
+    fill_content(&p->ipc);
+    p->flags.outcome = p->allpairs.outcome = HX_PROBE_OK;
+    p->flags.us = 4.5;
+    p->allpairs.ring_gbps = 6.5;
+    result->collectives.run = true;
+    result->collectives.ranks = 4;
+    fill_arm(&result->collectives.p2p);
+    fill_arm(&result->collectives.own_host);
+}
+
+static void compare_with(const char *name)
+{
+    const struct hx_json_limits limits = HX_JSON_LIMITS_DEFAULT;
+    struct hx_json *recorded = NULL;
+    char path[128], *text = NULL;
+    size_t len = 0;
+    snprintf(path, sizeof(path), "tests/vectors/hardware/cases/%s/probe.json", name);
+    assert_int_equal(hx_file_read(path, 1 << 20, &text, &len, NULL), 0);
+    assert_int_equal(hx_json_parse(text, len, &limits, &recorded, NULL), 0);
+    free(text);
+    assert_covers(written(), hx_json_root(recorded), name);
+    hx_json_free(recorded);
+}
+
+static void all_fields_of_the_recordings(void **state)
+{
+    (void)state;
+    fill();
+    compare_with("good-gen2-x16-bar1-switches");
+    result->device[1].alias.outcome = HX_PROBE_MISMATCH;
+    result->device[1].alias.has_first = result->device[1].alias.is_alias = true;
+    compare_with("single-rank-fake64");
+    hx_probe_result_init(result);
+    fill();
+    result->device[2].pattern.outcome = HX_PROBE_MISMATCH;
+    result->device[2].pattern.burst_bytes = 128;
+    compare_with("bad-hbm-under-load");
+    hx_probe_result_init(result);
+    fill();
+    result->device[1].context = HX_PROBE_CONTEXT_TIMEOUT;
+    result->p2p.run = result->collectives.run = false;
+    compare_with("context-wedge");
+}
+
 static void no_room_is_an_error(void **state)
 {
     (void)state;
@@ -273,6 +381,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(peers_not_offered, setup, teardown),
         cmocka_unit_test_setup_teardown(peers_that_lie, setup, teardown),
         cmocka_unit_test_setup_teardown(host_arm_is_the_faster, setup, teardown),
+        cmocka_unit_test_setup_teardown(all_fields_of_the_recordings, setup, teardown),
         cmocka_unit_test_setup_teardown(no_room_is_an_error, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
