@@ -1,11 +1,27 @@
-/* Prints what the management library says, one value a line, for comparison with nvidia-smi. */
+/* Prints what the management library says, one value a line, for comparison with nvidia-smi, or
+ * sets a value of one card. nvml_print [LIBRARY [limit|persistence UUID NUMBER]] */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "hw/nvml.h"
 
+static int set(char **argv)
+{
+    struct hx_error err = {0};
+    int value = (int)strtol(argv[4], NULL, 10);
+    int r = strcmp(argv[2], "limit") == 0
+                ? hx_nvml_set_power_limit(argv[1], argv[3], value, 5000, &err)
+                : hx_nvml_set_persistence(argv[1], argv[3], value != 0, 5000, &err);
+    if (r < 0)
+        fprintf(stderr, "nvml_print: %d: %s\n", r, err.text);
+    return r < 0;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 5)
+        return set(argv);
     struct hx_nvml_snapshot *s = calloc(1, sizeof(*s));
     struct hx_nvml_load *load = calloc(1, sizeof(*load));
     struct hx_error err = {0};
