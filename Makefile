@@ -52,7 +52,7 @@ hx_sysl  = $(sort $(foreach m,$(call hx_closure,$(1)),$($(m)_LIBS)))
 define hx_module_tpl
 ALL_MODULES += $(1)
 $(1)_DIR  := $(2)
-$(1)_OBJS := $$(patsubst %.cu,$(O)/obj/$(2)/%.cu.o,$$(patsubst %.c,$(O)/obj/$(2)/%.o,$$($(1)_SRCS)))
+$(1)_OBJS := $$(patsubst %.cu,$(CUDA_O)/$(2)/%.cu.o,$$(patsubst %.c,$(O)/obj/$(2)/%.o,$$($(1)_SRCS)))
 $(O)/lib/libhx-$(1).a: $$($(1)_OBJS)
 	@mkdir -p $$(@D)
 	$$(Q)rm -f $$@ && $$(AR) rcs $$@ $$^
@@ -120,5 +120,5 @@ include scripts/house.mk
 clean:
 	rm -rf $(BUILD)
 
--include $(shell find $(O)/obj -name '*.d' 2>/dev/null)
+-include $(shell find $(O)/obj $(CUDA_O) -name '*.d' 2>/dev/null)
 .PHONY: all test clean

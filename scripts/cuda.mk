@@ -5,6 +5,7 @@
 #   CUDA_ARCH=80 machine code for that architecture, and its PTX for newer ones
 
 CUDA_ARCH ?= 80
+CUDA_O    := $(BUILD)/cuda
 CUDA_NVCC := $(firstword $(wildcard $(if $(CUDA),$(CUDA)/bin/nvcc,/usr/local/cuda/bin/nvcc)) $(if $(CUDA),,$(shell command -v nvcc 2>/dev/null)))
 ifeq ($(CUDA),)
 CUDA := $(if $(CUDA_NVCC),$(patsubst %/bin/nvcc,%,$(CUDA_NVCC)),0)
@@ -22,7 +23,8 @@ CUDA_LIBS := -Wl,--start-group,$(CUDA)/lib64/libcudart_static.a,-l:libstdc++.a,-
 HX_CFLAGS += -isystem $(CUDA)/include
 endif
 
-$(O)/obj/%.cu.o: %.cu
+# Code for the card is the same in all variants, so it is built once.
+$(CUDA_O)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -c -o $@ $<

@@ -7,7 +7,7 @@ backend_SRCS += cuda/device.c cuda/weights.c cuda/ops.c $(addprefix cuda/kernels
 backend_LIBS := $(CUDA_LIBS)
 $(O)/obj/engine/backend/select.o: HX_CFLAGS += -DHX_HAVE_CUDA
 # As the CPU back end: no contraction. Fast kernels ask for fused multiply-adds by name.
-$(O)/obj/engine/backend/cuda/%.cu.o: NVCC_FLAGS += -fmad=false
+$(CUDA_O)/engine/backend/cuda/%.cu.o: NVCC_FLAGS += -fmad=false
 endif
 backend_TEST_DEPS := model
 $(call hx_module,backend,engine/backend)
