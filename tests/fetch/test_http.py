@@ -1,5 +1,6 @@
 """What servers and lines do (docs/fetch.md, responses): every row of the table, named after the real thing."""
 import email.utils
+import signal
 import socket
 import threading
 import time
@@ -589,6 +590,33 @@ def test_rate_cap(make_hub, make_fetch):
     seconds = time.time() - start
     assert hub.sent() / seconds < 2_600_000, (hub.sent(), seconds)
     assert seconds < 15
+
+
+def test_rate_cap_is_lifted_while_it_runs(hub, make_fetch):
+    fetch = make_fetch(hub)
+    fetch.config.write_text("[fetch]\nrate = 200000\n")
+    p = fetch.start()
+    wait_for(lambda: hub.sent(".safetensors") > 200_000)
+    start = time.time()
+    fetch.config.write_text("[fetch]\nrate = 0\n")
+    p.send_signal(signal.SIGHUP)
+    r = fetch.wait(p)
+    assert r.code == 0, r.text
+    fetch.check()
+    assert time.time() - start < 25, "at the old rate the rest takes 30 s"
+
+
+def test_window_opens_by_a_new_configuration(hub, make_fetch):
+    fetch = make_fetch(hub)
+    fetch.config.write_text(f"[fetch]\nwindow = {window(60, 120)}\n")
+    p = fetch.start()
+    wait_for(lambda: fetch.status().get("waiting"))
+    assert not hub.requests("cdn")
+    fetch.config.write_text("[fetch]\nwindow = \n")
+    p.send_signal(signal.SIGHUP)
+    r = fetch.wait(p)
+    assert r.code == 0, r.text
+    fetch.check()
 
 
 def window(begin, end):

@@ -31,3 +31,12 @@ def test_probe_of_a_server_that_is_gone(hub, fetch):
 def test_probe_size_is_bounded(fetch):
     for size in ("0", "1000", "65G", "4T", "-1", "x"):
         assert "1M to 64G" in fetch.refused("--probe-bytes", command="plan", args=(f"--probe-bytes={size}",), code=64).text
+
+
+def test_lock_needs_a_server_that_lists(make_hub, make_fetch, small):
+    fetch = make_fetch(make_hub(kind="plain"))
+    official, pack = small
+    r = fetch.run("lock", f"--official={official.name}@{official.commit}", f"--exl3={pack.name}@{pack.commit}",
+                  f"--out={fetch.folder}/new.json", code=78)
+    assert "a hub endpoint is needed" in r.text
+    assert not (fetch.folder / "new.json").exists()
