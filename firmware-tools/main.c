@@ -16,6 +16,7 @@ int main(int argc, char **argv)
         {"list", hx_cards_list},
         {"state", hx_cards_state},
         {"bundle", hx_cards_bundle},
+        {"watch", hx_cards_watch},
     };
     struct hx_cards_options o;
     struct hx_error err = {0};

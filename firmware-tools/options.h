@@ -50,6 +50,7 @@ int hx_cards_list(const struct hx_cards_options *o);
 int hx_cards_state(const struct hx_cards_options *o);
 int hx_cards_explain(const char *id);
 int hx_cards_confirm(const struct hx_cards_options *o);
+int hx_cards_watch(const struct hx_cards_options *o);
 
 /* "hx-cards: TEXT" on standard error; returns code. */
 int hx_cards_error(int code, const struct hx_error *err);

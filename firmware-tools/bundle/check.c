@@ -179,13 +179,16 @@ static void judge_targets(const struct hx_manifest *m, const struct hx_bundle_ho
                           struct hx_bundle_verdict *v)
 {
     bool card = false;
+    int kernel = hx_manifest_fits_kernel(m, h->kernel);
     for (int i = 0; i < h->n_device_ids; i++)
         card = card || hx_strings_has(&m->device_ids, h->device_id[i]);
     if (strcmp(m->arch, h->arch) != 0)
         add_fault(v, "BND-03", "targets.arch", "this machine has another architecture");
-    else if (!hx_manifest_fits_kernel(m, h->kernel))
+    else if (kernel <= 0)
         add_fault(v, "BND-03", "targets.kernels",
-                  m->has_build ? "kernel not covered" : "prebuilt modules fit one kernel only");
+                  kernel < 0     ? "out of memory"
+                  : m->has_build ? "kernel not covered"
+                                 : "prebuilt modules fit one kernel only");
     else if (!card)
         add_fault(v, "BND-03", "targets.device_ids", "no card in this machine is covered");
     else if (strcmp(m->driver_version, h->userspace_driver) != 0 && !hx_manifest_has_userspace(m))

@@ -94,11 +94,16 @@ static char *read_text(struct reader *rd, struct hx_jv v, const struct hx_rule *
     memcpy(copy, s, len);
     const char *why = rule->why;
     bool ok = true;
+    errno = 0;
     if (rule->choices) {
         ok = hx_rule_choice(rule->choices, copy);
         why = rule->why ? rule->why : "is not one of the words of the schema";
     } else if (rule->check) {
         ok = rule->check(copy, &why);
+    }
+    if (!ok && errno == ENOMEM) {
+        rd->no_memory = true;
+        return NULL;
     }
     if (!ok) {
         refuse(rd, where, why ? why : "does not have the form of the schema");

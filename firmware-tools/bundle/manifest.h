@@ -119,8 +119,8 @@ const struct hx_bundle_file *hx_manifest_file(const struct hx_manifest *m, const
 bool hx_strings_has(const struct hx_strings *s, const char *word);
 /* Whether a relative path has only plain components of allowed characters; *why else. */
 bool hx_bundle_path_ok(const char *path, const char **why);
-/* Whether the kernel is one that the bundle is meant for. */
-bool hx_manifest_fits_kernel(const struct hx_manifest *m, const char *release);
+/* 1: the kernel is one that the bundle is meant for; 0; -ENOMEM. */
+int hx_manifest_fits_kernel(const struct hx_manifest *m, const char *release);
 /* Whether the bundle brings user-space driver files. */
 bool hx_manifest_has_userspace(const struct hx_manifest *m);
 void hx_bundle_fault_set(struct hx_bundle_fault *fault, const char *check, const char *where,

@@ -119,10 +119,11 @@ static bool is_regex(const char *s, const char **why)
             p++;
     }
     regex_t re;
-    if (regcomp(&re, s, REG_EXTENDED | REG_NOSUB) != 0)
-        return false;
-    regfree(&re);
-    return true;
+    int r = regcomp(&re, s, REG_EXTENDED | REG_NOSUB);
+    if (r == 0)
+        regfree(&re);
+    errno = r == REG_ESPACE ? ENOMEM : 0;
+    return r == 0;
 }
 
 static bool is_release(const char *s, const char **why)
@@ -466,16 +467,16 @@ bool hx_manifest_consistent(const struct hx_manifest *m, struct hx_bundle_fault 
     return m->has_build ? build_fits(m, fault) : prebuilt_fits(m, fault);
 }
 
-bool hx_manifest_fits_kernel(const struct hx_manifest *m, const char *release)
+int hx_manifest_fits_kernel(const struct hx_manifest *m, const char *release)
 {
     if (hx_strings_has(&m->exact_kernels, release))
-        return true;
+        return 1;
     if (!m->has_build || !m->release_regex)
-        return false; /* built modules fit the kernels that are named */
+        return 0; /* built modules fit the kernels that are named */
     regex_t re;
     if (regcomp(&re, m->release_regex, REG_EXTENDED | REG_NOSUB) != 0)
-        return false;
-    bool fits = regexec(&re, release, 0, NULL, 0) == 0;
+        return -ENOMEM; /* it compiled when the manifest was read */
+    int r = regexec(&re, release, 0, NULL, 0);
     regfree(&re);
-    return fits;
+    return r == REG_ESPACE ? -ENOMEM : r == 0;
 }

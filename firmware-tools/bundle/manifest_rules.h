@@ -33,6 +33,7 @@ struct hx_rule {
     int min_items;
     int64_t min, max;    /* numbers; texts: max = longest, 0 = HX_RULE_TEXT_MAX */
     const char *choices; /* words separated by spaces */
+    /* false with errno ENOMEM: could not be judged */
     bool (*check)(const char *text, const char **why);
     bool (*key_check)(const char *text, const char **why);
     const char *why; /* what to say when the value does not fit */

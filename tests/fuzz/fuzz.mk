@@ -21,9 +21,14 @@ fuzz_klog             := hw
 fuzz_pci              := hw
 fuzz_smi              := p2p hw
 fuzz_measured         := p2p hw
+fuzz_fetch_journal    := fetch
 fuzz_fetch_lock       := fetch
 fuzz_fetch_sthdr      := fetch
 fuzz_fetch_headers    := fetch
+fuzz_bundle_manifest  := cards
+fuzz_bundle_tar       := cards
+fuzz_bundle_module    := cards
+fuzz_bundle_journal   := cards
 
 FUZZ_CC      ?= clang
 FUZZ_SECONDS ?= 60
