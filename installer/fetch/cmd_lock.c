@@ -112,6 +112,9 @@ static int build(struct hx_fetch_cli *cli, struct request *q, struct hx_transfer
     int r = hx_repo_open(t, q->official, &official, err);
     if (r == 0)
         r = hx_repo_open(t, q->pack, &pack, err);
+    /* Plain servers have no listing: another endpoint has to be named. */
+    if (r == -ENOTSUP)
+        err->domain = HX_DOMAIN_CONF;
     if (r == 0)
         r = hx_lock_build(&q->build, official, pack, &lock, &counts, err);
     if (r == 0)
