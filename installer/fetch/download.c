@@ -87,6 +87,12 @@ static void stop_file(struct hx_download *d, size_t file, int r, const char *mes
         hx_progress_file_event(d->progress, f->plan->lock->out, "stopped", message);
 }
 
+/* The store's event about it says more, and is on its way. */
+static bool told_by_event(int r)
+{
+    return r == -EIO || r == -EALREADY;
+}
+
 static int64_t on_restart(void *ctx)
 {
     struct request *q = ctx;
@@ -100,8 +106,10 @@ static int64_t on_restart(void *ctx)
         q->sink = NULL;
     }
     int r = hx_store_begin(d->store, q->file, q->piece, &skip, &q->sink, &err);
+    if (r < 0 && r != -EAGAIN && !told_by_event(r))
+        stop_file(d, q->file, r, err.text);
     if (r < 0)
-        return r;
+        return r == -EAGAIN ? r : -ECANCELED;
     d->wasted += q->received > skip ? q->received - skip : 0;
     q->received = skip;
     return (int64_t)skip;
@@ -117,7 +125,7 @@ static int on_data(void *ctx, const void *data, size_t n)
     int r = hx_sink_write(q->sink, data, n);
     if (r == 0)
         q->received += n;
-    return r;
+    return told_by_event(r) ? -ECANCELED : r;
 }
 
 static void on_done(void *ctx, int r, int host, const struct hx_error *err)
