@@ -9,7 +9,8 @@ import released
 from hub import Hub
 
 PLAN_SECONDS = 2.0
-pytestmark = pytest.mark.xdist_group("released")    # the repositories are made once
+pytestmark = [pytest.mark.xdist_group("released"),    # the repositories are made once
+              pytest.mark.skipif("san-" in os.environ["HX_FETCH"], reason="sanitizers need time and memory of their own")]
 
 
 @pytest.fixture(scope="module")
