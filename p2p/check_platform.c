@@ -257,7 +257,21 @@ enum hx_verdict hx_thm_01(const struct hx_facts *f, struct hx_finding *out)
 
 enum hx_verdict hx_thm_02(const struct hx_facts *f, struct hx_finding *out)
 {
-    return temperature(f, true, hx_hw_limits.memory_warn_c, hx_hw_limits.memory_fail_c, out);
+    enum hx_verdict v =
+        temperature(f, true, hx_hw_limits.memory_warn_c, hx_hw_limits.memory_fail_c, out);
+    /* Memory that is warm without work will not stay cool with it. */
+    for (int i = 0; v == HX_PASS && i < f->n_cards; i++) {
+        const struct hx_nvml_device *d =
+            f->card[i].nvml < 0 ? NULL : &f->nvml.device[f->card[i].nvml];
+        char value[16];
+        if (!d || d->reasons < 0 || !(d->reasons & HX_REASON_IDLE) || d->memory_c == HX_UNKNOWN ||
+            d->memory_c <= hx_hw_limits.memory_idle_c)
+            continue;
+        snprintf(value, sizeof(value), "%d", d->memory_c);
+        return hx_find(out, HX_WARN, value, "memory of card %d is at %d degrees while idle", i,
+                       d->memory_c);
+    }
+    return v;
 }
 
 enum hx_verdict hx_thm_03(const struct hx_facts *f, struct hx_finding *out)

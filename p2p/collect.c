@@ -70,8 +70,14 @@ static int ask_modules(const struct hx_commands *commands, int timeout_ms, struc
         take_resolved(result.out, f->resolved, sizeof(f->resolved));
     hx_command_result_done(&result);
 
-    char path[300];
-    snprintf(path, sizeof(path), "%s/nvidia.ko", f->wanted.bundle.module_dir);
+    if (f->wanted.bundle.srcversion[0]) {
+        f->bundle_module_known = true;
+        snprintf(f->bundle_srcversion, sizeof(f->bundle_srcversion), "%s",
+                 f->wanted.bundle.srcversion);
+        return 0;
+    }
+    char path[400];
+    snprintf(path, sizeof(path), "%s/%s", f->wanted.bundle.module_dir, f->bundle_module);
     const char *const srcversion[] = {"modinfo", "-F", "srcversion", path, NULL};
     r = hx_command_run(commands, srcversion, timeout_ms, &result, err);
     if (r < 0)
@@ -161,6 +167,7 @@ static void read_bundle_files(const struct hx_root *root, struct hx_facts *f)
     const char *dir = f->wanted.bundle.module_dir;
     char path[HX_ROOT_PATH], here[160];
     struct hx_names names;
+    snprintf(f->bundle_module, sizeof(f->bundle_module), "nvidia.ko");
     if (!f->wanted.bundle.present || !dir[0])
         return;
     /* A folder below /lib/modules has to be the running kernel's. */
@@ -168,8 +175,12 @@ static void read_bundle_files(const struct hx_root *root, struct hx_facts *f)
     bool other_kernel = strncmp(dir, "/lib/modules/", 13) == 0 && f->driver.kernel[0] &&
                         strncmp(dir, here, strlen(here)) != 0;
     if (!other_kernel && hx_root_list(root, dir, &names, NULL) == 0) {
-        for (size_t i = 0; i < names.n; i++)
-            f->bundle_has_module |= strncmp(names.name[i], "nvidia.ko", 9) == 0;
+        for (size_t i = 0; i < names.n && !f->bundle_has_module; i++) {
+            if (strncmp(names.name[i], "nvidia.ko", 9) != 0)
+                continue;
+            f->bundle_has_module = true;
+            snprintf(f->bundle_module, sizeof(f->bundle_module), "%s", names.name[i]);
+        }
         hx_names_done(&names);
     }
     snprintf(path, sizeof(path), "%s/safety_revision", dir);
@@ -263,11 +274,12 @@ int hx_facts_collect(const struct hx_collect_options *o, struct hx_root *root, s
     else
         f->nvml.state = HX_NVML_NO_DRIVER;
     r = r < 0 ? r : ask_smi(commands, timeout_ms, f, err);
+    if (r == 0)
+        read_bundle_files(root, f);
     if (r == 0 && f->wanted.bundle.present)
         r = ask_modules(commands, timeout_ms, f, err);
     r = r < 0 ? r : read_klog(o, root, f, err);
     if (r == 0) {
-        read_bundle_files(root, f);
         f->stuck_process = find_stuck(root);
         hx_facts_pair(f);
     }

@@ -53,6 +53,7 @@ struct hx_facts {
     bool bundle_module_known; /* modinfo could be asked */
     char bundle_srcversion[64];
     bool bundle_has_module; /* nvidia.ko* in the bundle's folder for the running kernel */
+    char bundle_module[64]; /* its file name, "nvidia.ko" if there is none */
     char safety_marker[64];
 };
 

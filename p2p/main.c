@@ -268,6 +268,21 @@ static int show(const struct program *p)
     return r < 0 ? internal(&err) : EX_OK;
 }
 
+/* The installed probe, else the one beside this program (a build folder). */
+static const char *find_probe(void)
+{
+    static char beside[1024];
+    ssize_t n;
+    if (access(HX_PROBE_PROGRAM, X_OK) == 0)
+        return HX_PROBE_PROGRAM;
+    n = readlink("/proc/self/exe", beside, sizeof(beside) - 16);
+    char *slash = n > 0 ? memrchr(beside, '/', (size_t)n) : NULL;
+    if (!slash)
+        return HX_PROBE_PROGRAM;
+    memcpy(slash + 1, "hx-probe", 9);
+    return access(beside, X_OK) == 0 ? beside : HX_PROBE_PROGRAM;
+}
+
 static void stamp(char out[32])
 {
     time_t now = time(NULL);
@@ -416,7 +431,7 @@ static int check(struct program *p, struct hx_facts *f, struct hx_judgement *j)
 int main(int argc, char **argv)
 {
     struct program p = {
-        .probe_program = HX_PROBE_PROGRAM,
+        .probe_program = find_probe(),
         .collect = {.cards_conf = "/etc/hx170/cards.conf",
                     .cards_conf_dir = "/run/hx170/cards.conf.d",
                     .active = "/var/lib/hx170/driver/active.json"},

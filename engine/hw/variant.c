@@ -76,6 +76,7 @@ const struct hx_hw_limits hx_hw_limits = {
     .core_fail_c = 90,
     .memory_warn_c = 85,
     .memory_fail_c = 95,
+    .memory_idle_c = 60,
     .spread_warn_c = 15,
     .cap_tolerance_w = 1,
     .hang_power_w = 75,

@@ -50,7 +50,7 @@ struct hx_hw_limits {
     int allreduces_per_step;
     double prefill_bytes_per_token, prefill_tokens_min;
     double arm_tie;
-    int core_warn_c, core_fail_c, memory_warn_c, memory_fail_c, spread_warn_c;
+    int core_warn_c, core_fail_c, memory_warn_c, memory_fail_c, memory_idle_c, spread_warn_c;
     int cap_tolerance_w, hang_power_w, hang_util_pct, hang_seconds;
     int aer_correctable_per_min, replays_per_min;
     int bar1_full_mib;

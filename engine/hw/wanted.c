@@ -105,6 +105,7 @@ static int take_bundle(const struct reader *in, struct hx_jv v, struct hx_wanted
               : take_text(in, v, "driver_version", b->driver_version, sizeof(b->driver_version));
     r = r < 0 ? r : take_text(in, v, "module_dir", b->module_dir, sizeof(b->module_dir));
     r = r < 0 ? r : take_text(in, v, "registry_keys", b->registry_keys, sizeof(b->registry_keys));
+    r = r < 0 ? r : take_text(in, v, "srcversion", b->srcversion, sizeof(b->srcversion));
     r = r < 0 ? r : take_bool(in, v, "safety_marker_required", &b->safety_marker_required);
     r = r < 0 ? r : take_bool(in, v, "signed_by_trusted", &b->signed_by_trusted);
     r = r < 0 ? r : take_bool(in, v, "state_ok", &b->state_ok);

@@ -17,6 +17,7 @@ struct hx_wanted_bundle {
     char name[64], driver_version[32];
     char module_dir[256];    /* folder of nvidia.ko for the running kernel */
     char registry_keys[512]; /* "A=1;B=0x2" */
+    char srcversion[64];     /* of nvidia.ko as installed; "" = not recorded */
     bool safety_marker_required, signed_by_trusted;
     bool state_ok;                 /* installed files match the record */
     bool by_path;                  /* the appliance loads modules by path (hardware.md 2.7) */

@@ -96,6 +96,36 @@ def test_list_has_every_id():
     assert [line.split()[0] for line in done.stdout.splitlines()] == [c["id"] for c in CHECKS["checks"]]
 
 
+# Settings of the box
+
+def test_recorded_source_version_needs_no_tool(tmp_path):
+    """hx-cards records it when it installs; an image without modinfo can still tell the modules apart."""
+    files = machine.apply_mutation(GOOD, [{"file": "config.json", "pointer": "/bundle/srcversion", "value": "B" * 23}])
+    files["commands.json"]["commands"] = []
+    result, _ = machine.Machine(files, tmp_path / "same").result()
+    assert machine.statuses(result)["DRV-03"] == "pass"
+    files["config.json"]["bundle"]["srcversion"] = "E" * 23
+    result, _ = machine.Machine(files, tmp_path / "other").result()
+    assert machine.statuses(result)["DRV-03"] == "fail"
+    assert result["axes"]["module"] == "shadowed"
+
+
+def test_compressed_module(tmp_path):
+    files = machine.apply_mutation(GOOD, [])
+    folder = files["config.json"]["bundle"]["module_dir"]
+    files["fs.json"]["entries"][folder + "/nvidia.ko.xz"] = files["fs.json"]["entries"].pop(folder + "/nvidia.ko")
+    for command in files["commands.json"]["commands"]:
+        command["argv"] = [w + ".xz" if w == folder + "/nvidia.ko" else w for w in command["argv"]]
+    result, _ = machine.Machine(files, tmp_path).result()
+    assert machine.statuses(result)["DRV-03"] == machine.statuses(result)["DRV-10"] == "pass"
+
+
+def test_memory_that_is_warm_while_idle(tmp_path):
+    files = machine.apply_mutation(GOOD, [{"file": "nvml.json", "pointer": "/devices/1/temp_c/memory", "value": 63}])
+    result, _ = machine.Machine(files, tmp_path).result()
+    assert machine.statuses(result)["THM-02"] == "warn"
+
+
 # Usage and bad files
 
 @pytest.mark.parametrize("words, message", [

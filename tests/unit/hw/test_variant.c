@@ -93,6 +93,7 @@ static void test_limits(void **state)
         {"temp_c/core_fail", l->core_fail_c},
         {"temp_c/hbm_warn", l->memory_warn_c},
         {"temp_c/hbm_fail", l->memory_fail_c},
+        {"temp_c/hbm_idle_warn", l->memory_idle_c},
         {"temp_c/spread_warn", l->spread_warn_c},
         {"power_w/cap_tolerance", l->cap_tolerance_w},
         {"power_w/hang_power_max", l->hang_power_w},
