@@ -8,15 +8,17 @@
 #include "base/log.h"
 #include "engram/stream_impl.h"
 
-#define BATCH      64    /* jobs taken or completions handled at a time */
-#define TICK_US    50000 /* ages of reads are looked at this often */
-#define RETRY_S    1e-3
-#define STORM_S    1.0
-#define SOFT_MAX   1000 /* refusals that mean "later", for one row */
-#define CAP_MIN    16
-#define CAP_GROW_S 1.0
-#define DRAIN_S    2.0
-#define DECODING_S 0.1 /* a running decode is assumed for this long after its last plan */
+#define BATCH       64    /* jobs taken or completions handled at a time */
+#define TICK_US     50000 /* ages of reads are looked at this often */
+#define RETRY_S     1e-3
+#define TOGETHER    16
+#define TOGETHER_US 300
+#define STORM_S     1.0
+#define SOFT_MAX    1000 /* refusals that mean "later", for one row */
+#define CAP_MIN     16
+#define CAP_GROW_S  1.0
+#define DRAIN_S     2.0
+#define DECODING_S  0.1 /* a running decode is assumed for this long after its last plan */
 
 double hx_engram_now(void)
 {
@@ -495,11 +497,32 @@ static void look_around(struct hx_engram_drive *d, double now)
         try_again(d);
 }
 
+/* The rows of a batch of completions, and their scales, are in no cache yet: all on their way there
+ * before the first one is looked at. */
+static void fetch_lines(const struct hx_engram_drive *d, const struct hx_engram_io_done *done,
+                        int n)
+{
+    for (int i = 0; i < n; i++) {
+        const struct hx_engram_slot *sl = &d->slot[done[i].slot];
+        if (!sl->job)
+            continue;
+        const struct hx_engram_flight *f = sl->job->flight;
+        const struct hx_engram_table *t = &d->s->table[f->table];
+        const uint8_t *codes = d->slots + done[i].slot * d->slot_bytes + sl->skip;
+        for (int at = 0; at < t->row_bytes; at += 64)
+            __builtin_prefetch(codes + at);
+        __builtin_prefetch(d->s->scales[f->table] + sl->job->row * t->scale_bytes);
+        __builtin_prefetch(
+            hx_engram_cache_codes(d->s->cache, f->entry) + sl->job->at * t->row_bytes, 1);
+    }
+}
+
 static void handle(struct hx_engram_drive *d, const struct hx_engram_io_done *done, int n)
 {
     struct hx_engram_flight *finished[BATCH];
     int n_finished = 0;
     double now = hx_engram_now();
+    fetch_lines(d, done, n);
     for (int i = 0; i < n; i++) {
         struct hx_engram_flight *f = complete(d, &done[i], now);
         if (f)
@@ -540,11 +563,18 @@ static void drive_loop(struct hx_engram_drive *d)
             issue(d, jobs[i]);
         issue_retries(d, now);
         atomic_store(&d->in_flight, in_flight(d));
-        int timeout_us = more ? 0 : d->retry.first || stopping ? 1000 : TICK_US;
-        n = d->ops->wait(d->io, done, BATCH, timeout_us);
+        /* With many on their way a few at a time save half of the wake-ups; a read that is late
+         * holds the others up for no longer than TOGETHER_US. */
+        int few = in_flight(d) / TOGETHER;
+        few = few < 1 ? 1 : few > BATCH / 4 ? BATCH / 4 : few;
+        int timeout_us = more                         ? 0
+                         : few > 1                    ? TOGETHER_US
+                         : d->retry.first || stopping ? 1000
+                                                      : TICK_US;
+        n = d->ops->wait(d->io, done, BATCH, few, timeout_us);
         if (n < 0) { /* the kernel takes no more now */
             cut_cap(d);
-            n = d->ops->wait(d->io, done, BATCH, 1000);
+            n = d->ops->wait(d->io, done, BATCH, 1, 1000);
         }
         handle(d, done, n < 0 ? 0 : n);
     }

@@ -35,10 +35,11 @@ struct hx_engram_io_ops {
      * wait for completions. */
     int (*queue)(struct hx_engram_io *io, uint32_t slot, int file, uint64_t offset, uint32_t len,
                  uint32_t at);
-    /* Hands queued reads to the kernel; waits until a read completes, wake() or the timeout.
-     * timeout_us 0: does not wait. Returns how many were filled in, or a negative errno
+    /* Hands queued reads to the kernel; waits until about min reads have completed, wake() or the
+     * timeout. timeout_us 0: does not wait. Returns how many were filled in, or a negative errno
      * (-EAGAIN, -ENOMEM: the kernel takes no more now). */
-    int (*wait)(struct hx_engram_io *io, struct hx_engram_io_done *done, int max, int timeout_us);
+    int (*wait)(struct hx_engram_io *io, struct hx_engram_io_done *done, int max, int min,
+                int timeout_us);
     /* Ends a wait; from any thread. */
     void (*wake)(struct hx_engram_io *io);
     /* No read may be in flight. Accepts NULL. */

@@ -66,7 +66,7 @@ static int probe_row(struct hx_engram_drive *d, int file, int64_t row, struct hx
     int n = 0;
     double end = hx_engram_now() + PROBE_MS * 1e-3;
     while (r == 0 && n == 0 && hx_engram_now() < end) {
-        n = d->ops->wait(d->io, &done, 1, 100000);
+        n = d->ops->wait(d->io, &done, 1, 1, 100000);
         r = n < 0 ? hx_fail_errno(err, -n, "%s: first read", f->path) : 0;
     }
     if (r == 0 && n == 0)

@@ -407,6 +407,36 @@ int hx_engram_plan_rows(struct hx_engram_stream *s, enum hx_engram_class urgency
     return 0;
 }
 
+int hx_engram_plan_groups(struct hx_engram_stream *s, const uint8_t *entries, int n,
+                          struct hx_error *err)
+{
+    int r = 0;
+    pthread_mutex_lock(&s->lock);
+    for (int t = 0; r == 0 && t < s->n_tables; t++) {
+        if (!table_online(s, t))
+            r = hx_fail(err, -EHOSTDOWN, "Engram table %d is offline: %s", t, lost_text(s, t));
+    }
+    /* Half of what may be on its way stays free for those who wait. */
+    if (r == 0 && n > s->n_free_flights - s->n_reserved - s->n_flights / 2)
+        r = hx_fail(err, -EAGAIN, "%d more groups are too many now", n);
+    for (const uint8_t *p = entries; r == 0 && n > 0; n--, p += HX_ENGRAM_HOT_ENTRY) {
+        int64_t rows[HX_ENGRAM_MAX_COLS];
+        uint64_t key = 0;
+        int t = p[8] / 8, size = p[8] % 8;
+        for (int i = 0; i < 8; i++)
+            key |= (uint64_t)p[i] << 8 * i;
+        if (hx_engram_cache_find(s->cache, t, size, key))
+            continue;
+        struct hx_engram_entry *e = hx_engram_cache_add(s->cache, t, size, key, true);
+        struct hx_engram_flight *f = flight_take(s, e, t, HX_ENGRAM_IDLE);
+        hx_engram_key_rows(s->o.hash, t, size, key, rows);
+        start_flight(s, f, rows, s->n_heads);
+    }
+    hx_engram_drives_kick(s);
+    pthread_mutex_unlock(&s->lock);
+    return r;
+}
+
 /* ---- arriving ---- */
 
 static void plan_failed(struct hx_engram_plan *p, int t, const struct hx_engram_flight *f)

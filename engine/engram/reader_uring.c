@@ -142,7 +142,7 @@ static int take(struct hx_engram_io *io, struct hx_engram_io_done *done, int max
     return n;
 }
 
-static int uring_wait(struct hx_engram_io *io, struct hx_engram_io_done *done, int max,
+static int uring_wait(struct hx_engram_io *io, struct hx_engram_io_done *done, int max, int min,
                       int timeout_us)
 {
     struct io_uring_cqe *cqe;
@@ -156,7 +156,7 @@ static int uring_wait(struct hx_engram_io *io, struct hx_engram_io_done *done, i
     arm_event(io);
     if (timeout_us > 0 && !io->c.iopoll) {
         struct __kernel_timespec t = {timeout_us / 1000000, timeout_us % 1000000 * 1000LL};
-        r = io_uring_submit_and_wait_timeout(&io->ring, &cqe, 1, &t, NULL);
+        r = io_uring_submit_and_wait_timeout(&io->ring, &cqe, (unsigned)min, &t, NULL);
     } else if (io->c.iopoll && timeout_us > 0) {
         r = io_uring_submit_and_wait(&io->ring, 1);
     } else {

@@ -2,6 +2,7 @@
 #include "engram/rows.h"
 
 #include <math.h>
+#include <string.h>
 
 struct hx_engram_window hx_engram_window(uint64_t offset, uint32_t bytes, uint32_t align)
 {
@@ -60,21 +61,33 @@ void hx_engram_plausible_init(struct hx_engram_plausible *p, double max_abs)
     }
 }
 
+/* Whether any of the codes, sign aside, is above the limit: eight at a time, since every row that
+ * is read comes through here. */
+static bool any_above(const uint8_t *codes, int n, int limit)
+{
+    const uint64_t low = 0x7F7F7F7F7F7F7F7Fu, high = ~low;
+    uint64_t add = (uint64_t)(0x7F - limit) * 0x0101010101010101u, above = 0, w;
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        memcpy(&w, codes + i, 8);
+        above |= ((w & low) + add) & high;
+    }
+    for (; i < n; i++)
+        above |= (codes[i] & 0x7F) > limit;
+    return above != 0;
+}
+
 const char *hx_engram_implausible(const struct hx_engram_plausible *p,
                                   const struct hx_engram_table *t, const uint8_t *codes,
                                   const uint8_t *scales)
 {
     int group = t->row_bytes / t->scale_bytes;
     for (int s = 0; s < t->scale_bytes; s++, codes += group) {
-        uint8_t most = 0;
-        for (int i = 0; i < group; i++) {
-            uint8_t c = codes[i] & 0x7F;
-            most = c > most ? c : most;
-        }
-        if (most > p->limit[scales[s]])
-            return p->limit[scales[s]] < 0 ? "impossible scale"
-                   : most == 0x7F          ? "NaN code"
-                                           : "value out of range";
+        int limit = p->limit[scales[s]];
+        if (limit < 0)
+            return "impossible scale";
+        if (any_above(codes, group, limit))
+            return any_above(codes, group, 0x7E) ? "NaN code" : "value out of range";
     }
     return NULL;
 }

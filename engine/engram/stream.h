@@ -162,10 +162,10 @@ void hx_engram_stream_describe(struct hx_engram_stream *s, char *text, size_t si
 /* ---- hot groups over a restart ---- */
 /* Writes the keys (not the rows) of the cached groups, at most 64 MiB. */
 int hx_engram_hot_save(struct hx_engram_stream *s, const char *path, struct hx_error *err) HX_MUST;
-/* Reads them again in the background; a damaged file or one of another model is -EINVAL. Returns
- * when all are wanted or stop() says so. */
-int hx_engram_hot_load(struct hx_engram_stream *s, const char *path, uint64_t *n_groups,
-                       struct hx_error *err) HX_MUST;
+/* Reads them again, less urgent than all else; a damaged file or one of other tables is -EINVAL.
+ * Returns when all are wanted or *stop (may be NULL) is set; n_groups: how many were. */
+int hx_engram_hot_load(struct hx_engram_stream *s, const char *path, const atomic_bool *stop,
+                       uint64_t *n_groups, struct hx_error *err) HX_MUST;
 
 /* ---- the plain interface ---- */
 /* A reader over the streamer, which it owns. */

@@ -198,6 +198,11 @@ void hx_engram_drives_kick(struct hx_engram_stream *s);
 /* With the lock held: the last row of a flight is there (or has failed). */
 void hx_engram_flight_done(struct hx_engram_stream *s, struct hx_engram_flight *f);
 
+#define HX_ENGRAM_HOT_ENTRY 9 /* bytes: key, little-endian, then table * 8 + size */
+/* Wants groups that nobody waits for into the cache; -EAGAIN: too much is wanted already. */
+int hx_engram_plan_groups(struct hx_engram_stream *s, const uint8_t *entries, int n,
+                          struct hx_error *err) HX_MUST;
+
 /* ---- staging.c: with the lock held ---- */
 int hx_engram_staging_open(struct hx_engram_stream *s, struct hx_error *err) HX_MUST;
 void hx_engram_staging_close(struct hx_engram_stream *s);

@@ -116,6 +116,7 @@ static int open_rank(struct hx_engine *e, struct hx_error *err)
                                  .user = o->user,
                                  .engram = {.paths = o->engram_paths,
                                             .buffered = o->engram_buffered,
+                                            .hot_file = o->engram_hot,
                                             .cache_bytes = o->engram_cache}};
     int r = hp && maps ? hx_hparams_load(o->model_dir, hp, err)
                        : hx_fail(err, -ENOMEM, "out of memory");

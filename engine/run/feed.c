@@ -2,6 +2,7 @@
  * that a sequence that was rolled back, forked or restarted never gets rows of other tokens. */
 #include "run/feed.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,6 +11,7 @@
 
 #include "base/buf.h"
 #include "base/file.h"
+#include "base/log.h"
 
 #define HISTORY    (HX_ENGRAM_MAX_NGRAM - 1)
 #define MAX_CACHE  ((int64_t)4 << 30)
@@ -46,6 +48,10 @@ struct hx_feed {
     int n_pieces, max_piece;
     const struct hx_feed_seq *seqs; /* of the step */
     int n_seqs;
+    char *hot_file;
+    pthread_t hot_thread;
+    bool has_hot_thread;
+    atomic_bool hot_stop;
     int64_t *rows; /* [max_tok][cols] */
     int32_t *history;
     uint8_t *history_dead;
@@ -132,6 +138,42 @@ static int open_stream(struct hx_feed *f, const struct hx_hparams *h,
     return r;
 }
 
+/* What was hot before the restart, beside everything else. */
+static void *load_hot(void *arg)
+{
+    struct hx_feed *f = arg;
+    struct hx_error err = {0};
+    uint64_t n = 0;
+    if (hx_engram_hot_load(f->stream, f->hot_file, &f->hot_stop, &n, &err) < 0)
+        hx_log(HX_LOG_DEBUG, "run", "no Engram keys of before: %s", err.text);
+    else
+        hx_log(HX_LOG_DEBUG, "run", "%llu Engram n-grams of before", (unsigned long long)n);
+    return NULL;
+}
+
+static int start_hot(struct hx_feed *f, const char *path, struct hx_error *err)
+{
+    if (!path || !*path || !f->stream)
+        return 0;
+    f->hot_file = strdup(path);
+    if (!f->hot_file)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    f->has_hot_thread = pthread_create(&f->hot_thread, NULL, load_hot, f) == 0;
+    return 0;
+}
+
+static void stop_hot(struct hx_feed *f)
+{
+    struct hx_error err;
+    if (f->has_hot_thread) {
+        atomic_store(&f->hot_stop, true);
+        pthread_join(f->hot_thread, NULL);
+    }
+    if (f->hot_file && hx_engram_hot_save(f->stream, f->hot_file, &err) < 0)
+        hx_log(HX_LOG_DEBUG, "run", "Engram keys are not kept: %s", err.text);
+    free(f->hot_file);
+}
+
 int hx_feed_hash(const struct hx_hparams *h, const int32_t *token_map, struct hx_engram_hash **out,
                  struct hx_error *err)
 {
@@ -209,6 +251,8 @@ int hx_feed_open(const struct hx_model *m, const struct hx_feed_options *o, stru
         if (!f->piece || !f->rows || !f->history || !f->history_dead)
             e = hx_fail(err, -ENOMEM, "out of memory for the Engram rows of %zu tokens", n);
     }
+    if (e == 0)
+        e = start_hot(f, o->hot_file, err);
     if (e < 0) {
         f->reader = NULL; /* still the caller's */
         hx_feed_close(f);
@@ -234,6 +278,7 @@ void hx_feed_close(struct hx_feed *f)
         return;
     while (f->wants)
         drop(f, f->wants);
+    stop_hot(f);
     hx_engram_stream_close(f->stream);
     if (f->reader)
         f->reader->ops->close(f->reader);

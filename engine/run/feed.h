@@ -16,7 +16,8 @@ struct hx_feed_options {
                           empty: where the model folder has them */
     bool buffered;     /* through the page cache */
     enum hx_engram_level best;
-    int64_t cache_bytes; /* negative: the smaller of 4 GiB and a tenth of the memory */
+    int64_t cache_bytes;  /* negative: the smaller of 4 GiB and a tenth of the memory */
+    const char *hot_file; /* keys of the cached n-grams over a restart; NULL or empty: none */
     int max_tok, max_seq;
 };
 

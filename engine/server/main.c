@@ -246,6 +246,7 @@ static int load(struct hx_error *err)
                                   .queue = (int)o->queue,
                                   .engram_paths = o->engram_paths,
                                   .engram_buffered = o->engram_mode == HX_ENGRAM_MODE_BUFFERED,
+                                  .engram_hot = o->engram_hot,
                                   .engram_cache = cache,
                                   .progress = on_progress,
                                   .wake = on_wake};

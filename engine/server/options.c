@@ -32,6 +32,8 @@ const struct hx_conf_option hx_server_option_rows[] = {
      "read rows from the drive, or through the page cache"},
     S("engram", "cache", engram_cache, "auto",
       "memory for rows that return, such as 2G; 0: none; auto: 4G, at most a tenth of the memory"),
+    S("engram", "hot_file", engram_hot, "",
+      "file that keeps over a restart which rows were in the cache; empty: none"),
     S("server", "listen", listen, "127.0.0.1:8000", "address:port"),
     {"server", "max_body", HX_CONF_SIZE, O(max_body), 1024, 1 << 30, "64M", NULL,
      "largest request body"},

@@ -12,7 +12,7 @@ struct hx_server_options {
     char model[512], mode_name[16], backend[16];
     int64_t max_context, max_sequences, prefill_chunk, kv_tokens, drafts;
     double gate;
-    char engram_paths[2048], engram_cache[32];
+    char engram_paths[2048], engram_cache[32], engram_hot[512];
     int engram_mode;
     char listen[128];
     int64_t max_body, queue, max_connections, stop_grace, keepalive, idle, slow_reader;

@@ -33,6 +33,7 @@ struct hx_engine_options {
     const char *engram_paths; /* folders with copies of the Engram shards, one for each drive, ':'
                                  between; NULL or empty: the model folder */
     bool engram_buffered;     /* read them through the page cache */
+    const char *engram_hot;   /* file that keeps their keys over a restart; NULL or empty: none */
     int64_t engram_cache;     /* bytes for n-grams that return; 0: none, negative: automatic */
     /* Load progress 0..1 with a stage name, called from hx_engine_open. May be NULL. */
     void (*progress)(void *user, const char *stage, double fraction);
