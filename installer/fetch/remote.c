@@ -325,7 +325,7 @@ void hx_fetch_certificate_text(double now, double built, const char *tls, char *
 {
     char plain[160];
     size_t i = 0;
-    for (; tls[i] && i < sizeof(plain) - 1; i++)
+    for (; i < sizeof(plain) - 1 && tls[i]; i++)
         plain[i] = tls[i];
     plain[i] = '\0';
     hx_url_redact(plain, NULL, NULL);
