@@ -79,6 +79,7 @@ struct hx_weight {
 struct hx_device;
 struct hx_buffer;
 struct hx_kernels;
+struct hx_graph;
 
 enum hx_mem { HX_MEM_DEVICE, HX_MEM_PINNED, HX_MEM_MAX };
 
@@ -99,6 +100,17 @@ struct hx_backend {
     /* Waits for everything queued; reports errors of queued work (NaN scores among them). */
     int (*sync)(struct hx_device *dev, struct hx_error *err);
     const struct hx_kernels *kernels;
+
+    /* ---- optional, NULL where there is none ---- */
+
+    /* What is queued between begin and end is recorded instead of run; replay queues it, as often
+     * as wanted. Addresses and shapes stay those of the recording. */
+    int (*capture_begin)(struct hx_device *dev, struct hx_error *err);
+    int (*capture_end)(struct hx_device *dev, struct hx_graph **out, struct hx_error *err);
+    int (*replay)(struct hx_device *dev, struct hx_graph *graph, struct hx_error *err);
+    void (*graph_free)(struct hx_graph *graph);
+    /* Reads size bytes and drops them: the measured read bandwidth of the card. */
+    int (*read)(struct hx_device *dev, const void *src, size_t size, struct hx_error *err);
 };
 
 /* NULL when there is no such back end in this build; err lists those there are. */

@@ -3,11 +3,12 @@
 
 #include "backend/backend.h"
 
-extern const struct hx_backend hx_backend_cpu, hx_backend_cuda;
+extern const struct hx_backend hx_backend_cpu, hx_backend_cuda, hx_backend_cuda_exact;
 
 #ifdef HX_HAVE_CUDA
-#define NAMES "cpu, cuda"
-static const struct hx_backend *const backends[] = {&hx_backend_cpu, &hx_backend_cuda};
+#define NAMES "cpu, cuda, cuda-exact"
+static const struct hx_backend *const backends[] = {&hx_backend_cpu, &hx_backend_cuda,
+                                                    &hx_backend_cuda_exact};
 #else
 #define NAMES "cpu"
 static const struct hx_backend *const backends[] = {&hx_backend_cpu};

@@ -9,6 +9,7 @@
 
 #include "base/rand.h"
 #include "cli/bench.h"
+#include "cli/bench_kernels.h"
 #include "run/rank.h"
 
 #include <hx/build_facts.h>
@@ -30,6 +31,7 @@ struct bench {
 static const char usage[] =
     "Usage: hx-bench [options] MODEL_DIR\n"
     "       hx-bench engram --help\n"
+    "       hx-bench kernels --help\n"
     "Measures prefill and decode rates by context length: one warm-up, then the median of the\n"
     "repeats. Prompts are random tokens of a fixed seed.\n"
     "  --contexts N,N,...  prompt lengths (default 64,256,1024)\n"
@@ -271,6 +273,8 @@ int main(int argc, char **argv)
     bool stop;
     if (argc > 1 && strcmp(argv[1], "engram") == 0)
         return hx_bench_engram(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "kernels") == 0)
+        return hx_bench_kernels(argc - 1, argv + 1);
     int code = read_options(&b, argc, argv, &stop);
     if (stop)
         return code;

@@ -16,13 +16,15 @@ $(O)/gpu/test_%: $(O)/obj/tests/gpu/test_%.o $$(call hx_libs,$$(gpu_test_$$*))
 	@echo "  LD    gpu test $*"
 	$(Q)$(CC) $(HX_LDFLAGS) $(LDFLAGS) -o $@ $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(call hx_sysl,$(gpu_test_$*)) -lcmocka -lm
 
-gpu-kit: $(GPU_TESTS) $(O)/bin/hx-probe
+gpu-kit: $(GPU_TESTS) $(O)/bin/hx-probe $(O)/bin/hx-bench
 	@rm -rf $(GPU_KIT)
 	@mkdir -p $(GPU_KIT)/lib
-	$(Q)cp $(GPU_TESTS) $(O)/bin/hx-probe tests/gpu/run.sh tests/gpu/check_probe.py tests/run-unit.sh $(GPU_KIT)/
+	$(Q)cp $(GPU_TESTS) $(O)/bin/hx-probe $(O)/bin/hx-bench tests/gpu/run.sh tests/gpu/check_probe.py tests/run-unit.sh $(GPU_KIT)/
 	@mkdir -p $(GPU_KIT)/model_exl3/experts
 	$(Q)cp tests/vectors/model/*.* $(GPU_KIT)/model_exl3/ && cp tests/vectors/model_exl3/*.safetensors $(GPU_KIT)/model_exl3/experts/
-	$(Q)cp -r tests/vectors/model $(GPU_KIT)/model
+	@mkdir -p $(GPU_KIT)/model
+	$(Q)cp tests/vectors/model/*.* $(GPU_KIT)/model/
+	$(Q)strip $(GPU_KIT)/test_* $(GPU_KIT)/hx-*
 	$(Q)cp -L $$(ldd $(GPU_TESTS) | sed -n 's/.*lib\(cmocka\|uring\|crypto\)[^ ]* => \([^ ]*\) .*/\2/p' | sort -u) $(GPU_KIT)/lib/
 
 test-gpu: gpu-kit

@@ -26,6 +26,7 @@
 #define MAX_ACTIVATION  4e-3
 #define MAX_COEFFICIENT 1e-4
 #define MAX_LOGITS      5e-3
+#define MAX_WHOLE       0.06 /* fast kernels, whole model: choices that differ move everything behind */
 
 #define CHECK(call)                                                                                \
     do {                                                                                           \
@@ -213,15 +214,30 @@ static struct hx_kv_seq *new_seq(struct hx_rank *r)
 /* ---- tests ---- */
 
 struct pass_case {
-    const char *dir;
+    const char *dir, *backend;
     int n_tok;
 };
+
+/* 24 greedy tokens behind the logits of both. */
+static void same_greedy_text(struct hx_rank *cpu, struct hx_kv_seq *sc, struct hx_rank *gpu,
+                             struct hx_kv_seq *sg, float *a, float *b)
+{
+    int V = hx_rank_hparams(cpu)->n_vocab;
+    int32_t x = best(a, V), y = best(b, V);
+    for (int i = 0; i < 24; i++) {
+        assert_int_equal(x, y);
+        step(cpu, sc, &x, 1, 1, a);
+        step(gpu, sg, &y, 1, 1, b);
+        x = best(a, V);
+        y = best(b, V);
+    }
+}
 
 /* Every named value of a prefill, the logits of every row, 24 greedy tokens. */
 static void test_pass(void **state)
 {
     const struct pass_case *c = *state;
-    struct hx_rank *cpu = open_rank(c->dir, "cpu"), *gpu = open_rank(c->dir, "cuda");
+    struct hx_rank *cpu = open_rank(c->dir, "cpu"), *gpu = open_rank(c->dir, c->backend);
     int V = hx_rank_hparams(cpu)->n_vocab, n = c->n_tok;
     struct record want = {0}, got = {0};
     int32_t *t = malloc((size_t)n * 4);
@@ -234,23 +250,24 @@ static void test_pass(void **state)
     CHECK(hx_rank_step(gpu, &q, 1, b, keep, &got, ERR));
     compare_all(&got, &want);
     double rms = rms_of(b, a, (int64_t)n * V);
+    int agree = 0;
+    for (int i = 0; i < n; i++)
+        agree += best(a + (int64_t)i * V, V) == best(b + (int64_t)i * V, V);
     print_message(
-        "%s, %d tokens: %lld of %lld values equal; worst activation %.2g, coefficient %.2g, "
-        "logits %.2g; first drift: %s\n",
-        c->dir, n, (long long)got.n_equal, (long long)got.n_values, got.worst_activation,
-        got.worst_coefficient, rms, got.first[0] ? got.first : "none");
-    if (got.broken[0])
-        fail_msg("%s", got.broken);
-    assert_true(got.worst_activation <= MAX_ACTIVATION);
-    assert_true(got.worst_coefficient <= MAX_COEFFICIENT);
-    assert_true(rms <= MAX_LOGITS);
-    int32_t x = best(a + (int64_t)(n - 1) * V, V), y = best(b + (int64_t)(n - 1) * V, V);
-    for (int i = 0; i < 24; i++) {
-        assert_int_equal(x, y);
-        step(cpu, sc, &x, 1, 1, a);
-        step(gpu, sg, &y, 1, 1, b);
-        x = best(a, V);
-        y = best(b, V);
+        "%s, %s, %d tokens: %lld of %lld values equal; worst activation %.2g, coefficient %.2g, "
+        "logits %.2g, best token equal in %d rows; first drift: %s\n",
+        c->dir, c->backend, n, (long long)got.n_equal, (long long)got.n_values,
+        got.worst_activation, got.worst_coefficient, rms, agree, got.first[0] ? got.first : "none");
+    if (strcmp(c->backend, "cuda-exact") == 0) {
+        if (got.broken[0])
+            fail_msg("%s", got.broken);
+        assert_true(got.worst_activation <= MAX_ACTIVATION);
+        assert_true(got.worst_coefficient <= MAX_COEFFICIENT);
+        assert_true(rms <= MAX_LOGITS);
+        same_greedy_text(cpu, sc, gpu, sg, a + (int64_t)(n - 1) * V, b + (int64_t)(n - 1) * V);
+    } else {
+        assert_true(rms <= MAX_WHOLE);
+        assert_true(agree >= n * 93 / 100);
     }
     record_free(&want);
     record_free(&got);
@@ -361,7 +378,7 @@ static void test_drafts(void **state)
     print_message("%s: %d blocks, %d drafts stayed; first blocks: %d of %d drafts as the CPU's\n",
                   dir, blocks, accepted, same, 20 * B);
     assert_true(accepted > 0);
-    assert_int_equal(same, 20 * B);
+    assert_true(same >= 20 * B * 93 / 100);
     free(logits);
     hx_rank_close(cpu);
     hx_rank_close(gpu);
@@ -399,14 +416,18 @@ static void test_repeats(void **state)
 int main(void)
 {
     static const struct pass_case cases[] = {
-        {MODEL, 1}, {MODEL, 17}, {MODEL, 97}, {HYBRID, 97}, {MODEL, 400}, {HYBRID, 400},
+        {MODEL, "cuda-exact", 1},   {MODEL, "cuda-exact", 17},  {MODEL, "cuda-exact", 97},
+        {HYBRID, "cuda-exact", 97}, {MODEL, "cuda-exact", 400}, {HYBRID, "cuda-exact", 400},
+        {MODEL, "cuda", 17},        {MODEL, "cuda", 97},        {HYBRID, "cuda", 97},
+        {MODEL, "cuda", 400},       {HYBRID, "cuda", 400},
     };
     enum { N = sizeof(cases) / sizeof(cases[0]) };
     struct CMUnitTest tests[N + 5];
-    char names[N][40];
+    char names[N][64];
     static char model[] = MODEL, hybrid[] = HYBRID;
     for (int i = 0; i < N; i++) {
-        snprintf(names[i], sizeof(names[i]), "pass_%s_%d", cases[i].dir, cases[i].n_tok);
+        snprintf(names[i], sizeof(names[i]), "pass_%s_%s_%d", cases[i].dir, cases[i].backend,
+                 cases[i].n_tok);
         tests[i] = (struct CMUnitTest){.name = names[i],
                                        .test_func = test_pass,
                                        .initial_state = (void *)(uintptr_t)&cases[i]};

@@ -16,6 +16,8 @@ struct hx_cuda_table {
 
 struct hx_device {
     int index;
+    int n_sm;
+    bool exact; /* plain kernels only */
     cudaStream_t stream;
     uint8_t *scratch; /* device */
     size_t used;

@@ -56,7 +56,7 @@ static void cuda_close(struct hx_device *d)
     free(d);
 }
 
-static int cuda_open(int index, struct hx_device **out, struct hx_error *err)
+static int open_card(int index, bool exact, struct hx_device **out, struct hx_error *err)
 {
     int n = 0;
     struct cudaDeviceProp prop;
@@ -78,6 +78,8 @@ static int cuda_open(int index, struct hx_device **out, struct hx_error *err)
     if (!d)
         return hx_fail(err, -ENOMEM, "out of memory");
     d->index = index;
+    d->exact = exact;
+    d->n_sm = prop.multiProcessorCount;
     snprintf(d->name, sizeof(d->name), "%s", prop.name);
     r = open_memory(d, err);
     if (r < 0) {
@@ -86,6 +88,16 @@ static int cuda_open(int index, struct hx_device **out, struct hx_error *err)
     }
     *out = d;
     return 0;
+}
+
+static int cuda_open(int index, struct hx_device **out, struct hx_error *err)
+{
+    return open_card(index, false, out, err);
+}
+
+static int cuda_open_exact(int index, struct hx_device **out, struct hx_error *err)
+{
+    return open_card(index, true, out, err);
 }
 
 static int cuda_alloc(struct hx_device *d, enum hx_mem mem, size_t size, struct hx_buffer **out,
@@ -166,6 +178,56 @@ static int cuda_sync(struct hx_device *d, struct hx_error *err)
     return r;
 }
 
+/* ---- recorded work ---- */
+
+struct hx_graph {
+    cudaGraphExec_t exec;
+};
+
+static int capture_begin(struct hx_device *d, struct hx_error *err)
+{
+    return hx_cuda_check(cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal),
+                         "recording", err);
+}
+
+static int capture_end(struct hx_device *d, struct hx_graph **out, struct hx_error *err)
+{
+    cudaGraph_t graph = NULL;
+    struct hx_graph *g = calloc(1, sizeof(*g));
+    int r = hx_cuda_check(cudaStreamEndCapture(d->stream, &graph), "recording", err);
+    if (r == 0 && !g)
+        r = hx_fail(err, -ENOMEM, "out of memory");
+    if (r == 0)
+        r = hx_cuda_check(cudaGraphInstantiate(&g->exec, graph, 0), "recorded work", err);
+    if (graph)
+        cudaGraphDestroy(graph);
+    if (r < 0) {
+        free(g);
+        return r;
+    }
+    *out = g;
+    return 0;
+}
+
+static int replay(struct hx_device *d, struct hx_graph *g, struct hx_error *err)
+{
+    return hx_cuda_check(cudaGraphLaunch(g->exec, d->stream), "recorded work", err);
+}
+
+static void graph_free(struct hx_graph *g)
+{
+    if (!g)
+        return;
+    cudaGraphExecDestroy(g->exec);
+    free(g);
+}
+
+static int read_memory(struct hx_device *d, const void *src, size_t size, struct hx_error *err)
+{
+    return hx_cuda_check(hx_cu_read(d->stream, src, size, d->n_sm * 4, (uint32_t *)d->scratch),
+                         "reading memory", err);
+}
+
 void *hx_cuda_scratch(struct hx_device *dev, size_t n, struct hx_error *err)
 {
     n = (n + 255) / 256 * 256;
@@ -197,4 +259,30 @@ const struct hx_backend hx_backend_cuda = {
     .copy = cuda_copy,
     .sync = cuda_sync,
     .kernels = &hx_cuda_kernels,
+    .capture_begin = capture_begin,
+    .capture_end = capture_end,
+    .replay = replay,
+    .graph_free = graph_free,
+    .read = read_memory,
+};
+
+/* Every operation by its plain kernel: the CPU back end's bits on the card, to find where a fast
+ * kernel drifts. */
+const struct hx_backend hx_backend_cuda_exact = {
+    .name = "cuda-exact",
+    .open = cuda_open_exact,
+    .close = cuda_close,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .address = cuda_address,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .copy = cuda_copy,
+    .sync = cuda_sync,
+    .kernels = &hx_cuda_kernels,
+    .capture_begin = capture_begin,
+    .capture_end = capture_end,
+    .replay = replay,
+    .graph_free = graph_free,
+    .read = read_memory,
 };

@@ -190,6 +190,10 @@ static int linear_rows(struct hx_device *dev, const struct hx_weight *w, int64_t
     int n = (int)x->ne[0], r = 0;
     if (n == 0)
         return 0;
+    if (!dev->exact && hx_cu_gemv_takes(&c.one, group))
+        return LAUNCH(hx_cu_gemv(dev->stream, &c.one, x->data, x_stride, group, n,
+                                 y->dtype == HX_DTYPE_BF16 ? y->data : NULL, y->data),
+                      "gemv");
     if (y->dtype == HX_DTYPE_F32)
         return product(dev, &c, x->data, 1, x_stride, group, n, y->data, err);
     size_t mark = dev->used, row = (size_t)c.n_out * sizeof(float);

@@ -64,6 +64,10 @@ struct hx_cuda_batch {
     struct hx_cuda_views kv;
 };
 
+/* ---- read.cu ---- */
+/* Reads bytes (a multiple of 16) with n_block blocks of 512 threads. */
+cudaError_t hx_cu_read(cudaStream_t s, const void *p, size_t bytes, int n_block, uint32_t *sink);
+
 /* ---- rows.cu ---- */
 cudaError_t hx_cu_embed(cudaStream_t s, const uint16_t *table, const int32_t *token, int n_row,
                         int n_stream, int64_t d, uint16_t *streams, float *pre);
@@ -103,6 +107,13 @@ cudaError_t hx_cu_product(cudaStream_t s, const struct hx_cuda_choice *w, const 
                           int x_div, int64_t x_stride, int64_t group, int n, float *y, double *xr,
                           double *inner);
 cudaError_t hx_cu_to_bf16(cudaStream_t s, const float *x, int64_t n, uint16_t *y);
+
+/* ---- gemv.cu ---- */
+/* Fast product of FP8 or BF16 weights; y BF16 or, if NULL, y32. group as above. takes: whether the shape
+ * fits (inputs a multiple of 64, outputs and groups of 32). FP8 block exponents must be 8 to 134. */
+bool hx_cu_gemv_takes(const struct hx_cuda_weight *w, int64_t group);
+cudaError_t hx_cu_gemv(cudaStream_t s, const struct hx_cuda_weight *w, const uint16_t *x,
+                       int64_t x_stride, int64_t group, int n_row, uint16_t *y, float *y32);
 
 /* ---- experts.cu ---- */
 /* t[p][i] = bf16(silu(clamp a) clamp b weight[p]); weight NULL: 1. */
