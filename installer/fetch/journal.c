@@ -66,10 +66,10 @@ static bool decode(const uint8_t *p, uint64_t seq, struct hx_journal_entry *e)
 
 static int add_hash(struct hx_journal_image *im, const struct hx_journal_entry *e)
 {
-    /* A lower one follows when chunks were dropped: those above it are void. */
+    /* A lower one follows when chunks were dropped: those above it are void; 0 voids them all. */
     while (im->n_hashes > 0 && im->hashes[im->n_hashes - 1].n_bytes >= e->length)
         im->n_hashes--;
-    if (im->n_hashes == MAX_HASHES)
+    if (im->n_hashes == MAX_HASHES || e->length == 0)
         return 0;
     struct hx_sha256_state *h = realloc(im->hashes, (im->n_hashes + 1) * sizeof(*h));
     if (!h)
@@ -99,7 +99,7 @@ static int apply(struct hx_journal_image *im, const struct hx_journal_entry *e)
         im->ready = false;
         return 1;
     case HX_JOURNAL_HASH:
-        if (e->length == 0 || e->length % 64 != 0 || e->length > im->out_bytes)
+        if (e->length % 64 != 0 || e->length > im->out_bytes)
             return 0;
         return add_hash(im, e) < 0 ? -ENOMEM : 1;
     case HX_JOURNAL_READY:

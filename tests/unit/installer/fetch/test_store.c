@@ -233,7 +233,13 @@ static void test_wrong_file(void **state)
         assert_int_equal(w.n_file_bad, 1);
         assert_int_equal(w.n_stopped, times == 2);
         if (times == 1) {
+            /* A restart knows that the chunks were dropped, and what came after. */
             w.n_file_bad = 0;
+            assert_int_equal(world_feed(&w, s, big, 2, NULL, 4096), 0);
+            hx_store_close(s);
+            s = open_store(&w, 1);
+            for (size_t c = 0; c < w.plan->files[big].n_chunks; c++)
+                assert_int_equal(hx_store_chunk_done(s, big, c), c == 2);
             assert_int_equal(world_complete(&w, s), 0);
         } else {
             uint64_t skip;
@@ -375,6 +381,11 @@ static void test_lying_storage(void **state)
     assert_true(hx_store_chunk_done(s, big, 3));
     assert_int_equal(w.n_notes, 1);
     assert_non_null(strstr(w.message, "the storage lied about a sync"));
+    assert_int_equal(world_feed(&w, s, big, 5, NULL, 4096), 0);
+    hx_store_close(s);
+    s = open_store(&w, 1); /* remembers both */
+    assert_false(hx_store_chunk_done(s, big, 2));
+    assert_true(hx_store_chunk_done(s, big, 5));
     assert_int_equal(world_complete(&w, s), 0);
     hx_store_close(s);
     assert_all_right(&w);
