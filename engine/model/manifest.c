@@ -74,6 +74,10 @@ static int check(const char *dir, struct hx_jv root, struct hx_manifest *out, st
     if (lock)
         snprintf(out->lock_id, sizeof(out->lock_id), "%.*s", len > 79 ? 79 : (int)len, lock);
     hx_jv_bool(hx_jv_get(root, "synthetic"), &out->synthetic);
+    bool verified;
+    if (hx_jv_bool(hx_jv_get(root, "verified"), &verified))
+        out->verification =
+            verified ? HX_VERIFICATION_INDEPENDENT : HX_VERIFICATION_NOT_INDEPENDENT;
     return 0;
 }
 

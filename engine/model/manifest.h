@@ -7,10 +7,18 @@
 
 #include <hx/error.h>
 
+/* What the downloader says about the hashes that the files were checked against. */
+enum hx_verification {
+    HX_VERIFICATION_UNKNOWN,         /* not made by the downloader */
+    HX_VERIFICATION_NOT_INDEPENDENT, /* some of them came from this download itself */
+    HX_VERIFICATION_INDEPENDENT,
+};
+
 struct hx_manifest {
     bool present;   /* false: the folder has no state.json, which is accepted */
     bool synthetic; /* made by hx-inspect tiny: random weights */
     char lock_id[80];
+    enum hx_verification verification;
 };
 
 /* Refused (-EINVAL): not complete, a listed file missing or of another size, a path that leaves the

@@ -163,6 +163,11 @@ static int open_arrays(struct hx_engine *e, struct hx_error *err)
 
 static int fill_info(struct hx_engine *e, struct hx_error *err)
 {
+    static const char *const verification[] = {
+        [HX_VERIFICATION_UNKNOWN] = "unknown",
+        [HX_VERIFICATION_NOT_INDEPENDENT] = "not independently verified",
+        [HX_VERIFICATION_INDEPENDENT] = "independently verified",
+    };
     struct hx_engine_info *i = &e->info;
     struct hx_manifest m;
     i->max_sequences = e->opt.max_sequences;
@@ -175,6 +180,7 @@ static int fill_info(struct hx_engine *e, struct hx_error *err)
         return r;
     i->demo = m.synthetic;
     snprintf(i->lock_id, sizeof(i->lock_id), "%s", m.lock_id);
+    snprintf(i->verification, sizeof(i->verification), "%s", verification[m.verification]);
     snprintf(i->layout, sizeof(i->layout), "%s", e->opt.backend);
     snprintf(i->fingerprint, sizeof(i->fingerprint), "hx170-%.40s-%.12s", HX_BUILD_VERSION,
              i->layout);

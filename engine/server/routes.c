@@ -80,11 +80,10 @@ static const char *effort_table(const struct hx_server *s)
 
 static void version(struct hx_server *s, struct hx_exchange *x, const char *rest)
 {
-    const char *const rows[][2] = {{"version", HX_BUILD_VERSION},
-                                   {"build", HX_BUILD_VARIANT},
-                                   {"engine", s->info.fingerprint},
-                                   {"lock_id", s->info.lock_id},
-                                   {"effort_table", effort_table(s)}};
+    const char *const rows[][2] = {
+        {"version", HX_BUILD_VERSION},         {"build", HX_BUILD_VARIANT},
+        {"engine", s->info.fingerprint},       {"lock_id", s->info.lock_id},
+        {"model_files", s->info.verification}, {"effort_table", effort_table(s)}};
     struct hx_buf out = HX_BUF_INIT(1 << 16);
     struct hx_json_writer w;
     (void)rest;

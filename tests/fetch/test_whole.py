@@ -3,6 +3,7 @@ import json
 import os
 import socket
 import subprocess
+import urllib.request
 
 import locks
 import openai
@@ -36,6 +37,10 @@ class Engine:
         r = client.chat.completions.create(model="deepseek-v4.1-flash", max_tokens=8, temperature=0,
                                            messages=[{"role": "user", "content": text}])
         return r.choices[0].message.content, r.usage.completion_tokens
+
+    def version(self):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/version", timeout=10) as r:
+            return json.load(r)
 
     def stop(self):
         self.process.kill()
@@ -81,6 +86,9 @@ def test_lock_run_serve(demo, make_hub, make_fetch, engine, layout):
     original, ours = engine(os.environ["HX_MODEL"]), engine(fetch.models / "current")
     want, got = original.answer("What is a lock file?"), ours.answer("What is a lock file?")
     assert got == want and got[1] > 0
+    # The repositories vouched for themselves, and nobody else did.
+    assert ours.version()["model_files"] == "not independently verified"
+    assert original.version()["model_files"] == "unknown"
 
 
 def test_over_tls_with_a_token(small, make_hub, make_fetch, tmp_path):

@@ -166,7 +166,7 @@ def test_model_entry(demo):
 
 def test_version(demo):
     v = demo.get("/version").json()
-    assert v["version"] and v["effort_table"] == "release" and "lock_id" in v
+    assert v["version"] and v["effort_table"] == "release" and "lock_id" in v and v["model_files"] == "unknown"
 
 
 def test_metrics(demo):

@@ -53,6 +53,7 @@ struct hx_engine_info {
     char fingerprint[64];       /* build and layout */
     char layout[16];            /* "cpu" */
     char lock_id[80];           /* checkpoint lock file id, empty if none */
+    char verification[32];      /* of the model's files, in words for people */
     bool demo;                  /* a synthetic model of hx-inspect tiny */
 };
 
