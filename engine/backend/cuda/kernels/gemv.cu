@@ -85,60 +85,91 @@ template <> struct piece<false> {
     }
 };
 
-/* MT tiles of 16 outputs a warp, NT tiles of 8 rows. */
-template <bool FP8, int MT, int NT> static __global__ void gemv_kernel(gemv g)
-{
-    extern __shared__ float part[]; /* [warps][16 MT][8 NT] */
-    int warp = threadIdx.x / 32, n_warp = blockDim.x / 32, lane = threadIdx.x % 32;
-    int row = lane / 4, t = lane % 4;
-    int64_t o0 = (int64_t)blockIdx.x * 16 * MT;
-    const uint16_t *x = g.x + (g.group > 0 ? o0 / g.group * g.n_in : 0);
-    float c[MT][NT][4];
-    for (int m = 0; m < MT; m++) {
-        for (int n = 0; n < NT; n++)
-            c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0;
-    }
-    int first_row = blockIdx.y * 8 * NT;
-#pragma unroll 2
-    for (int64_t k = (int64_t)warp * CHUNK; k < g.n_in; k += (int64_t)n_warp * CHUNK) {
-        piece<FP8> w[MT][2];
+/* What a warp needs of one chunk. */
+template <bool FP8, int MT, int NT> struct stage {
+    piece<FP8> w[MT][2];
+    uint32_t exponent;
+    __device__ void load(const gemv &g, int64_t o0, int64_t k, int row, int t)
+    {
 #pragma unroll
         for (int m = 0; m < MT; m++) {
             w[m][0].load(g, o0 + 16 * m + row, k + 16 * t);
             w[m][1].load(g, o0 + 16 * m + row + 8, k + 16 * t);
         }
-        uint32_t factor = 0;
-        if (FP8) {
-            uint32_t e = g.scale[o0 / 32 * g.scale_columns + (k + 16 * t) / 32];
-            factor = (e + 120) << 7; /* exponent field 120 + (e - 127) + 127 */
-            factor |= factor << 16;
+        if (FP8)
+            exponent = g.scale[o0 / 32 * g.scale_columns + (k + 16 * t) / 32];
+    }
+};
+
+template <bool FP8, int MT, int NT>
+static __device__ __forceinline__ void multiply(const gemv &g, const stage<FP8, MT, NT> &st,
+                                                const uint16_t *x, int64_t k, int first_row,
+                                                int row, int t, float c[MT][NT][4])
+{
+    uint32_t factor = 0;
+    if (FP8) {
+        factor = (st.exponent + 120) << 7; /* exponent field 120 + (e - 127) + 127 */
+        factor |= factor << 16;
+    }
+    uint32_t b[NT][8];
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        int r = first_row + 8 * n + row;
+        uint4 lo = make_uint4(0, 0, 0, 0), hi = lo;
+        if (r < g.n_row) {
+            const uint4 *p = (const uint4 *)(x + r * g.x_stride + k + 16 * t);
+            lo = p[0];
+            hi = p[1];
         }
-        uint32_t b[NT][8];
+        b[n][0] = lo.x, b[n][1] = lo.y, b[n][2] = lo.z, b[n][3] = lo.w;
+        b[n][4] = hi.x, b[n][5] = hi.y, b[n][6] = hi.z, b[n][7] = hi.w;
+    }
 #pragma unroll
-        for (int n = 0; n < NT; n++) {
-            int r = first_row + 8 * n + row;
-            if (r < g.n_row) {
-                const uint4 *p = (const uint4 *)(x + r * g.x_stride + k + 16 * t);
-                uint4 lo = p[0], hi = p[1];
-                b[n][0] = lo.x, b[n][1] = lo.y, b[n][2] = lo.z, b[n][3] = lo.w;
-                b[n][4] = hi.x, b[n][5] = hi.y, b[n][6] = hi.z, b[n][7] = hi.w;
-            } else {
-                for (int i = 0; i < 8; i++)
-                    b[n][i] = 0;
-            }
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            uint32_t lo[2], hi[2];
+            st.w[m][0].operand(j, factor, lo);
+            st.w[m][1].operand(j, factor, hi);
+            uint32_t a[4] = {lo[0], hi[0], lo[1], hi[1]};
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+                mma(c[m][n], a, &b[n][2 * j]);
         }
+    }
+}
+
+/* MT tiles of 16 outputs a warp, NT tiles of 8 rows, DEPTH chunks on their way. */
+template <bool FP8, int MT, int NT, int DEPTH> static __global__ void gemv_kernel(gemv g)
+{
+    extern __shared__ float part[]; /* [warps][16 MT][8 NT] */
+    int warp = threadIdx.x / 32, n_warp = blockDim.x / 32, lane = threadIdx.x % 32;
+    int row = lane / 4, t = lane % 4;
+    int64_t o0 = (int64_t)blockIdx.x * 16 * MT, step = (int64_t)n_warp * CHUNK;
+    const uint16_t *x = g.x + (g.group > 0 ? o0 / g.group * g.n_in : 0);
+    float c[MT][NT][4];
 #pragma unroll
-        for (int m = 0; m < MT; m++) {
+    for (int m = 0; m < MT; m++) {
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                uint32_t lo[2], hi[2];
-                w[m][0].operand(j, factor, lo);
-                w[m][1].operand(j, factor, hi);
-                uint32_t a[4] = {lo[0], hi[0], lo[1], hi[1]};
+        for (int n = 0; n < NT; n++)
+            c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0;
+    }
+    int first_row = blockIdx.y * 8 * NT;
+    stage<FP8, MT, NT> st[DEPTH];
+    int64_t k = (int64_t)warp * CHUNK;
 #pragma unroll
-                for (int n = 0; n < NT; n++)
-                    mma(c[m][n], a, &b[n][2 * j]);
-            }
+    for (int i = 0; i < DEPTH; i++) {
+        if (k + i * step < g.n_in)
+            st[i].load(g, o0, k + i * step, row, t);
+    }
+    for (; k < g.n_in; k += DEPTH * step) {
+#pragma unroll
+        for (int i = 0; i < DEPTH; i++) {
+            if (k + i * step >= g.n_in)
+                break;
+            multiply<FP8, MT, NT>(g, st[i], x, k + i * step, first_row, row, t, c);
+            if (k + (i + DEPTH) * step < g.n_in)
+                st[i].load(g, o0, k + (i + DEPTH) * step, row, t);
         }
     }
     /* Lane (row, t) has outputs row, row + 8 of columns 2 t, 2 t + 1. */
@@ -176,32 +207,34 @@ bool hx_cu_gemv_takes(const struct hx_cuda_weight *w, int64_t group)
     return w->n_in % CHUNK == 0 && w->n_out % 32 == 0 && group % 32 == 0;
 }
 
-template <bool FP8, int MT, int NT>
-static void start(cudaStream_t s, const gemv &g, int n_warp, unsigned tiles, unsigned y)
+template <bool FP8, int MT, int NT, int DEPTH>
+static void start(cudaStream_t s, const gemv &g, int n_warp, unsigned y)
 {
     size_t shared = (size_t)n_warp * 16 * MT * 8 * NT * sizeof(float);
     if (shared > 48 * 1024)
-        cudaFuncSetAttribute(gemv_kernel<FP8, MT, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)shared);
-    gemv_kernel<FP8, MT, NT><<<dim3(tiles, y), n_warp * 32, shared, s>>>(g);
+        cudaFuncSetAttribute(gemv_kernel<FP8, MT, NT, DEPTH>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    gemv_kernel<FP8, MT, NT, DEPTH>
+        <<<dim3((unsigned)(g.n_out / (16 * MT)), y), n_warp * 32, shared, s>>>(g);
 }
 
 template <bool FP8> static void launch(cudaStream_t s, const gemv &g)
 {
-    /* By the matrix alone: small ones in narrow tiles with more warps, so that the card is full. */
+    /* By the matrix alone: small ones in narrow tiles, so that the card is full; about five chunks a
+     * warp, so that all of them are on their way at once. */
     bool narrow = g.n_out <= 8192;
-    int n_chunk = (int)(g.n_in / CHUNK), n_warp = narrow ? 16 : 8;
-    while (n_warp > 1 && n_warp > n_chunk)
-        n_warp /= 2;
-    unsigned tiles = (unsigned)(g.n_out / (narrow ? 16 : 32));
+    int n_chunk = (int)(g.n_in / CHUNK), n_warp = 1;
+    unsigned many = (unsigned)((g.n_row + 31) / 32);
+    while (n_warp < 16 && n_warp * 5 < n_chunk)
+        n_warp *= 2;
     if (g.n_row <= 8 && narrow)
-        start<FP8, 1, 1>(s, g, n_warp, tiles, 1);
+        start<FP8, 1, 1, FP8 ? 5 : 3>(s, g, n_warp, 1);
     else if (g.n_row <= 8)
-        start<FP8, 2, 1>(s, g, n_warp, tiles, 1);
+        start<FP8, 2, 1, FP8 ? 3 : 2>(s, g, n_warp, 1);
     else if (narrow)
-        start<FP8, 1, 4>(s, g, n_warp, tiles, (unsigned)((g.n_row + 31) / 32));
+        start<FP8, 1, 4, 2>(s, g, n_warp, many);
     else
-        start<FP8, 2, 4>(s, g, n_warp, tiles, (unsigned)((g.n_row + 31) / 32));
+        start<FP8, 2, 4, 1>(s, g, n_warp, many);
 }
 
 cudaError_t hx_cu_gemv(cudaStream_t s, const struct hx_cuda_weight *w, const uint16_t *x,
