@@ -147,7 +147,7 @@ static int try_level(struct hx_engram_drive *d, const struct attempt *a, struct 
 int hx_engram_level_open(struct hx_engram_drive *d, struct hx_error *err)
 {
     const struct hx_engram_stream_options *o = &d->s->o;
-    struct attempt list[10];
+    struct attempt list[4 * HX_ENGRAM_LEVELS];
     int n = 0, r = -EINVAL;
     for (int level = (int)o->best; level < HX_ENGRAM_LEVELS; level++) {
         if (o->buffered && level == HX_ENGRAM_THREADS_DIRECT)
