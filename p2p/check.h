@@ -8,16 +8,18 @@
 enum hx_verdict { HX_PASS, HX_NOTE, HX_WARN, HX_FAIL, HX_SKIP };
 const char *hx_verdict_name(enum hx_verdict v);
 
-enum hx_applies { /* what a check needs; the first that is missing is the reason to skip */
-                  HX_NEEDS_CARDS = 1 << 0,
-                  HX_NEEDS_DRIVER = 1 << 1, /* module loaded */
-                  HX_NEEDS_BUNDLE = 1 << 2,
-                  HX_NEEDS_NVML = 1 << 3,  /* cards seen through the management library */
-                  HX_NEEDS_LOAD = 1 << 4,  /* readings while the probe ran */
-                  HX_NEEDS_PROBE = 1 << 5, /* devices in the probe's result */
-                  HX_NEEDS_PEERS = 1 << 6, /* peer matrices */
-                  HX_NEEDS_KLOG = 1 << 7,
-                  HX_NEEDS_SUMS = 1 << 8, /* all-reduce results */
+/* What a check needs; the first that is missing is the reason to skip it. */
+enum hx_applies {
+    HX_NEEDS_CARDS = 1 << 0,
+    HX_NEEDS_DRIVER = 1 << 1, /* module loaded */
+    HX_NEEDS_BUNDLE = 1 << 2,
+    HX_NEEDS_NVML = 1 << 3,  /* cards seen through the management library */
+    HX_NEEDS_LOAD = 1 << 4,  /* readings while the probe ran */
+    HX_NEEDS_PROBE = 1 << 5, /* devices in the probe's result */
+    HX_NEEDS_PEERS = 1 << 6, /* peer matrices */
+    HX_NEEDS_KLOG = 1 << 7,
+    HX_NEEDS_SUMS = 1 << 8,   /* all-reduce results */
+    HX_MAY_BE_LATER = 1 << 9, /* no need: a long test that a ready machine may have skipped */
 };
 
 struct hx_finding {

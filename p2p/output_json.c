@@ -252,6 +252,7 @@ int hx_output_json(const struct hx_facts *f, const struct hx_judgement *j,
     hx_jw_key(&w, "p2p_locked");
     hx_jw_bool(&w, run->locked);
     write_layout(&w, &j->layout);
+    names(&w, "unjudged", j->unjudged, j->n_unjudged);
     names(&w, "remedies", j->remedy, j->n_remedies);
     names(&w, "hints", j->hint, j->n_hints);
     write_checks(&w, j);

@@ -174,6 +174,21 @@ int hx_output_text(const char *json, size_t len, bool all, FILE *to, struct hx_e
     if (busy)
         fputs("The cards are in use: only what can be read beside a running engine was checked.\n",
               to);
+    struct hx_jv unjudged = hx_jv_get(root, "unjudged");
+    if (hx_jv_count(unjudged)) {
+        fputs("Gates that were not judged, since nothing was measured for them:", to);
+        for (struct hx_jv v = hx_jv_first(unjudged); v.doc; v = hx_jv_next(v)) {
+            fputc(' ', to);
+            put(to, v);
+        }
+        size_t n;
+        if (hx_jv_str(hx_jv_get(root, "not_measured"), &n) && n) {
+            fputs(" (", to);
+            put(to, hx_jv_get(root, "not_measured"));
+            fputc(')', to);
+        }
+        fputc('\n', to);
+    }
     if (locked)
         fputs("Direct copies failed an earlier test on this configuration and stay off until "
               "p2p_check --full passes.\n",

@@ -78,9 +78,20 @@ static void take_remedies(struct hx_judgement *j)
     }
 }
 
+/* A gate that was not measured has not been passed. */
+static void find_unjudged(const struct hx_facts *f, struct hx_judgement *j)
+{
+    for (int i = 0; f->n_cards && i < hx_n_checks; i++) {
+        const struct hx_check *c = &hx_checks[i];
+        if (c->gate && (c->applies & (HX_NEEDS_PROBE | HX_NEEDS_SUMS)) &&
+            !(c->applies & HX_MAY_BE_LATER) && j->finding[i].verdict == HX_SKIP)
+            j->unjudged[j->n_unjudged++] = c->id;
+    }
+}
+
 static enum hx_overall overall_of(const struct hx_facts *f, const struct hx_judgement *j)
 {
-    enum hx_overall o = HX_READY;
+    enum hx_overall o = j->n_unjudged ? HX_DEGRADED : HX_READY;
     if (!f->n_cards)
         return HX_UNSUPPORTED;
     for (int i = 0; i < hx_n_checks; i++) {
@@ -244,6 +255,7 @@ void hx_judge(const struct hx_facts *f, struct hx_judgement *out)
 {
     memset(out, 0, sizeof(*out));
     run_checks(f, out);
+    find_unjudged(f, out);
     out->overall = overall_of(f, out);
     find_axes(f, out);
     find_layout(f, out);

@@ -39,6 +39,8 @@ struct hx_judgement {
     int n_remedies;
     const char *hint[HX_CHECKS_MAX]; /* for warnings */
     int n_hints;
+    const char *unjudged[HX_CHECKS_MAX]; /* gates that need a measurement and had none */
+    int n_unjudged;
 };
 
 void hx_judge(const struct hx_facts *f, struct hx_judgement *out);

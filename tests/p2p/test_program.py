@@ -330,7 +330,23 @@ def test_probe_without_a_result(how, message, tmp_path):
     assert message in result["not_measured"]
     now = machine.statuses(result)
     assert now["CMP-01"] == now["P2P-04"] == now["COL-01"] == "skip"
-    assert done.returncode in (0, 1)
+    assert result["unjudged"] == ["MEM-03", "CMP-01", "CMP-02", "CMP-05", "COL-01"]
+    assert result["overall"] == "degraded" and done.returncode == 1
+
+
+def test_one_card_untested(tmp_path):
+    """A gate that was not measured on every card has not been passed."""
+    files = machine.apply_mutation(GOOD, [{"file": "probe.json", "pointer": "/devices/2/alias/outcome", "value": "not_run"}])
+    result, done = machine.Machine(files, tmp_path / "json").result()
+    assert result["unjudged"] == ["MEM-03"] and done.returncode == 1
+    done = machine.Machine(files, tmp_path / "text").check()
+    assert "Gates that were not judged" in done.stdout and "MEM-03" in done.stdout
+
+
+def test_long_test_may_come_later(tmp_path):
+    ops = [{"file": "probe.json", "pointer": f"/devices/{i}/pattern/outcome", "value": "not_run"} for i in range(4)]
+    result, done = machine.Machine(machine.apply_mutation(GOOD, ops), tmp_path).result()
+    assert machine.statuses(result)["MEM-04"] == "skip" and result["unjudged"] == [] and done.returncode == 0
 
 
 def test_probe_that_is_not_installed(tmp_path):
@@ -352,7 +368,7 @@ def test_beside_a_busy_engine(tmp_path):
     assert result["busy"] is True and "in use" in result["not_measured"]
     assert not (tmp_path / "probe" / "argv.json").exists()
     assert machine.statuses(result)["MEM-03"] == "skip" and machine.statuses(result)["MEM-01"] == "pass"
-    assert done.returncode == 0
+    assert done.returncode == 1
 
 
 # An earlier verdict
