@@ -1,7 +1,7 @@
 /* Groups of rows (the n_head rows of one n-gram) that are in memory or on their way. One lock of
  * the owner guards all of it. Replacement is S3-FIFO: new groups go through a small queue, those
  * used again into the main one; what leaves the small queue is remembered for a while, and goes
- * straight to the main one if it comes back (docs/decisions/0002-engram-cache.md). */
+ * straight to the main one if it comes back (docs/decisions/0002-engram-cache-and-reads.md). */
 #ifndef HX_ENGRAM_CACHE_H
 #define HX_ENGRAM_CACHE_H
 
