@@ -51,6 +51,7 @@ stage "Engram against failing drives" yes run_make test-engram-faults
 [ -x tests/server/run.sh ] && stage "server" yes env BUILD="$build" tests/server/run.sh
 [ -x tests/fetch/run.sh ] && stage "hx-fetch" yes env BUILD="$build" tests/fetch/run.sh
 [ -x tests/p2p/run.sh ] && stage "p2p_check" yes env BUILD="$build" tests/p2p/run.sh
+[ -x tests/bundles/run.sh ] && stage "hx-cards" yes env BUILD="$build" tests/bundles/run.sh
 [ -x tests/demo.sh ] && stage "demo" yes tests/demo.sh "$build"
 echo "$pass passed, $fail failed, $skip skipped"
 [ "$fail" -eq 0 ]

@@ -86,11 +86,11 @@ ssize_t write(int fd, const void *data, size_t len)
 {
     if (fd > 2)
         step();
-    return REAL("write", ssize_t (*)(int, const void *, size_t))(fd, data, len);
+    return REAL("write", ssize_t(*)(int, const void *, size_t))(fd, data, len);
 }
 
 ssize_t pwrite(int fd, const void *data, size_t len, off_t at)
 {
     step();
-    return REAL("pwrite", ssize_t (*)(int, const void *, size_t, off_t))(fd, data, len, at);
+    return REAL("pwrite", ssize_t(*)(int, const void *, size_t, off_t))(fd, data, len, at);
 }

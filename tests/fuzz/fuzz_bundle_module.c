@@ -13,7 +13,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     EXPECT(info.vermagic[0] && memchr(info.vermagic, 0, sizeof(info.vermagic)));
-    EXPECT(memchr(info.name, 0, sizeof(info.name)) && memchr(info.depends, 0, sizeof(info.depends)));
+    EXPECT(memchr(info.name, 0, sizeof(info.name)) &&
+           memchr(info.depends, 0, sizeof(info.depends)));
     EXPECT(memchr(info.srcversion, 0, sizeof(info.srcversion)));
     char release[sizeof(info.vermagic)];
     snprintf(release, sizeof(release), "%.*s", (int)strcspn(info.vermagic, " "), info.vermagic);
