@@ -176,7 +176,7 @@ int hx_output_text(const char *json, size_t len, bool all, FILE *to, struct hx_e
               to);
     struct hx_jv unjudged = hx_jv_get(root, "unjudged");
     if (hx_jv_count(unjudged)) {
-        fputs("Gates that were not judged, since nothing was measured for them:", to);
+        fputs("Gates that could not be judged:", to);
         for (struct hx_jv v = hx_jv_first(unjudged); v.doc; v = hx_jv_next(v)) {
             fputc(' ', to);
             put(to, v);

@@ -78,12 +78,12 @@ static void take_remedies(struct hx_judgement *j)
     }
 }
 
-/* A gate that was not measured has not been passed. */
+/* A gate that could not be judged has not been passed. */
 static void find_unjudged(const struct hx_facts *f, struct hx_judgement *j)
 {
     for (int i = 0; f->n_cards && i < hx_n_checks; i++) {
         const struct hx_check *c = &hx_checks[i];
-        if (c->gate && (c->applies & (HX_NEEDS_PROBE | HX_NEEDS_SUMS)) &&
+        if (c->gate && (c->applies & (HX_NEEDS_PROBE | HX_NEEDS_SUMS | HX_NEEDS_KLOG)) &&
             !(c->applies & HX_MAY_BE_LATER) && j->finding[i].verdict == HX_SKIP)
             j->unjudged[j->n_unjudged++] = c->id;
     }

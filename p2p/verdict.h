@@ -39,7 +39,7 @@ struct hx_judgement {
     int n_remedies;
     const char *hint[HX_CHECKS_MAX]; /* for warnings */
     int n_hints;
-    const char *unjudged[HX_CHECKS_MAX]; /* gates that need a measurement and had none */
+    const char *unjudged[HX_CHECKS_MAX]; /* gates without their measurement or kernel log */
     int n_unjudged;
 };
 

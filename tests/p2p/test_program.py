@@ -340,7 +340,17 @@ def test_one_card_untested(tmp_path):
     result, done = machine.Machine(files, tmp_path / "json").result()
     assert result["unjudged"] == ["MEM-03"] and done.returncode == 1
     done = machine.Machine(files, tmp_path / "text").check()
-    assert "Gates that were not judged" in done.stdout and "MEM-03" in done.stdout
+    assert "Gates that could not be judged: MEM-03" in done.stdout and "MEM-03" in done.stdout
+
+
+def test_kernel_log_that_cannot_be_read(tmp_path):
+    """A made-up root without --kernel-log is a machine whose log is closed to this user."""
+    box = machine.Machine(GOOD, tmp_path)
+    words = box.options()
+    at = words.index("--kernel-log")
+    done = machine.run(*words[:at], *words[at + 2:], "--json")
+    result = json.loads(done.stdout)
+    assert result["unjudged"] == ["ERR-01", "ERR-02"] and result["overall"] == "degraded"
 
 
 def test_long_test_may_come_later(tmp_path):
