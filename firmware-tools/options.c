@@ -32,7 +32,6 @@ static const struct {
     {"checks", TEXT, O(checks), "FILE", "result of p2p_check (/var/lib/hx170/check/p2p.json)"},
     {"output", TEXT, O(output), "FILE", "state: keep the result here (cards.json)"},
     {"tool-timeout", MILLIS, O(tool_timeout_ms), "SECONDS", "limit of each driver call (20)"},
-    {"out", TEXT, O(out), "FILE", "report: archive to write"},
     {"redact", FLAG, O(redact), NULL, "list, state: no identifiers of cards and machine"},
     {"once", FLAG, O(once), NULL, "watch: one look"},
     {"nvml", TEXT, O(nvml), "LIBRARY", "management library"},
@@ -57,8 +56,7 @@ void hx_cards_help(void)
          "  bundle remove              the slots that are not active; --all: everything\n"
          "  bundle start | stop        at start and stop of the machine (hx-driver.service)\n"
          "  bundle confirm             judge the slot on trial: commit or roll back\n"
-         "  watch                      watch the health of the cards\n"
-         "  report                     archive for a bug report, without identifiers\n");
+         "  watch                      watch the health of the cards\n");
     for (size_t i = 0; i < N_ROWS; i++) {
         char left[64];
         snprintf(left, sizeof(left), "--%s%s%s", rows[i].name, rows[i].value ? " " : "",

@@ -27,7 +27,7 @@ struct hx_cards_options {
     int n_words;
     bool json, all, yes, once, redact, help, version;
     const char *root_dir, *state, *kit, *kernel, *nvml, *commands, *kernel_log, *checks, *explain,
-        *sha256, *config, *out, *output;
+        *sha256, *config, *output;
     int tool_timeout_ms; /* 0: the standard 20 s */
     int64_t now;         /* 0: the clock */
     int confirmed_off;   /* -1 not told */
