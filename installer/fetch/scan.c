@@ -160,10 +160,14 @@ static int add_range(struct hx_scan_table *t, const char *name, enum hx_dtype dt
 {
     if (n_bytes == 0)
         return 0;
-    char *copy = strdup(name);
-    if (!copy)
+    struct hx_scan_range *g = &t->range[t->n];
+    g->name = strdup(name);
+    if (!g->name)
         return -ENOMEM;
-    t->range[t->n++] = (struct hx_scan_range){begin, begin + n_bytes, dtype, copy};
+    g->begin = begin;
+    g->end = begin + n_bytes;
+    g->dtype = dtype;
+    t->n++;
     return 0;
 }
 
