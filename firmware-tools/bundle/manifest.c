@@ -319,7 +319,7 @@ int hx_manifest_parse(const char *text, size_t len, struct hx_manifest **out,
                       struct hx_bundle_fault *fault, struct hx_error *err)
 {
     struct hx_json_limits limits = {HX_MANIFEST_MAX, 200000, 16, 0};
-    struct hx_bundle_fault own;
+    struct hx_bundle_fault own = {.check = ""};
     struct hx_json *doc = NULL;
     struct reader rd = {.fault = fault ? fault : &own};
     memset(rd.fault, 0, sizeof(*rd.fault));

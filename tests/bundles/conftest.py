@@ -39,10 +39,10 @@ MODULE_LICENSE("GPL");
 MAKEFILE = "obj-m := nvidia.o nvidia-uvm.o\nccflags-y := -DSTANDIN=42\n"
 BUILD_SH = """#!/bin/sh
 set -e
-mkdir "$OUT/work"
-cp /bundle/src/* "$OUT/work/"
-make -C "$HEADERS" M="$OUT/work" modules
-mv "$OUT/work/nvidia.ko" "$OUT/work/nvidia-uvm.ko" "$OUT/"
+mkdir "$OUT/obj"
+cp /bundle/src/* "$OUT/obj/"
+make -C "$HEADERS" M="$OUT/obj" modules
+mv "$OUT/obj/nvidia.ko" "$OUT/obj/nvidia-uvm.ko" "$OUT/"
 echo 610.43.03 >"$OUT/driver_version"
 echo wpr-safe-r3 >"$OUT/safety_revision"
 """

@@ -34,7 +34,7 @@ static void step(void)
     if (getpid() != owner)
         return;
     calls++;
-    if (at && calls == atol(at))
+    if (at && calls == strtol(at, NULL, 10))
         _exit(137);
 }
 
