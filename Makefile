@@ -23,7 +23,7 @@ CFLAGS  ?= -O2 -g
 # No contraction and no fast math: the CPU back end is the oracle of every other back end.
 HX_CFLAGS := -std=gnu17 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes \
 	-Wvla -Wformat=2 -Wno-format-truncation -Wundef -Wcast-qual -Wpointer-arith -ffp-contract=off -fno-common -fPIE \
-	-fstack-protector-strong -D_GNU_SOURCE -pthread -Iengine/include -Iengine -Iinstaller -Ip2p -Ifirmware-tools -I$(O)/gen
+	-fstack-protector-strong -D_GNU_SOURCE -pthread -Iengine/include -Iengine -Iinstaller -Ip2p -Ifirmware-tools -Iimage -I$(O)/gen
 HX_LDFLAGS := -pie -Wl,-z,relro,-z,now,--as-needed -pthread
 ifneq ($(SAN),)
 HX_CFLAGS  += -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all
@@ -74,7 +74,7 @@ $(O)/bin/$(1): $(O)/obj/$(patsubst %.c,%.o,$(2)) $$(call hx_libs,$(3))
 endef
 hx_program = $(eval $(call hx_program_tpl,$(1),$(2),$(3)))
 
-MODULE_MK := $(wildcard engine/*/module.mk engine/*/*/module.mk installer/module.mk p2p/module.mk p2p/*/module.mk firmware-tools/module.mk)
+MODULE_MK := $(wildcard engine/*/module.mk engine/*/*/module.mk installer/module.mk p2p/module.mk p2p/*/module.mk firmware-tools/module.mk image/module.mk)
 include scripts/cuda.mk
 include $(MODULE_MK)
 -include $(wildcard tests/module.mk tests/*/*.mk docs/module.mk)

@@ -29,6 +29,7 @@ fuzz_bundle_manifest  := cards
 fuzz_bundle_tar       := cards
 fuzz_bundle_module    := cards
 fuzz_bundle_journal   := cards
+fuzz_init_gpt         := init
 
 FUZZ_CC      ?= clang
 FUZZ_SECONDS ?= 60

@@ -1,0 +1,52 @@
+#!/bin/sh
+# Makes the image's tree out of the installed packages, before anything of ours goes in: what removed.txt and
+# modules-removed.txt name goes, nobody can log in by password, nothing is set-uid.
+# usage: clean.sh BUILD_FOLDER
+here=$(dirname "$0")
+# shellcheck source=image/lib.sh
+. "$here/lib.sh"
+
+[ $# -eq 1 ] || die "usage: clean.sh BUILD_FOLDER"
+IMAGE=$(cd "$1/image" && pwd)
+base=$IMAGE/base
+work=$IMAGE/work
+tree=$work/clean
+[ -d "$base/usr" ] || die "$base is missing: packages.sh makes it"
+key=$(cat "$IMAGE/image.stamp" "$here/clean.sh" "$here/removed.txt" "$here/modules-removed.txt" | sha256sum | cut -d' ' -f1)
+[ "$(cat "$work/clean.stamp" 2>/dev/null)" = "$key" ] && exit 0
+need_root
+mkdir -p "$work"
+rm -rf "$tree" "$work/clean.stamp"
+
+clean() {
+    cp -a "$base" "$tree"
+    kernel=$(basename "$tree"/usr/lib/modules/*)
+    cp "$tree/boot/vmlinuz-$kernel" "$work/vmlinuz"
+    cp "$tree/boot/System.map-$kernel" "$work/System.map"
+    echo "$kernel" >"$work/kernel"
+    cut -d' ' -f1,2 "$tree/packages.lock" >"$work/packages"
+
+    list "$here/modules-removed.txt" | while read -r folder; do
+        rm -rf "$tree/usr/lib/modules/$kernel/kernel/$folder"
+    done
+    list "$here/removed.txt" | while read -r pattern; do
+        # shellcheck disable=SC2086  # a pattern
+        rm -rf "$tree"$pattern
+    done
+    find "$tree/var" "$tree/run" "$tree/tmp" "$tree/boot" "$tree/root" "$tree/etc/systemd/system" -mindepth 1 -delete
+    find "$tree/usr/share/doc" -mindepth 2 ! -name copyright -type f -delete
+    find "$tree/usr/share/doc" -mindepth 2 -type l ! -name copyright -delete
+    find "$tree/usr" -name '*.pyc' -delete
+    find "$tree" -xdev -xtype l -path "$tree/etc/alternatives/*" -delete
+
+    # Accounts: locked, whatever a package thought.
+    sed -i 's/^\([^:]*\):[^:]*:.*/\1:!*:1::::::/' "$tree/etc/shadow"
+    find "$tree" -xdev -type f -perm /6000 -exec chmod u-s,g-s {} +
+
+    in_tools depmod --errsyms --filesyms /image/work/System.map --basedir /image/work/clean "$kernel" 2>"$work/depmod.log" ||
+        die "depmod: $(cat "$work/depmod.log")"
+    [ ! -s "$work/depmod.log" ] || die "a module that stays needs one that is removed: $(head -5 "$work/depmod.log")"
+    rm -f "$tree/usr/lib/modules/$kernel/build" "$tree/usr/lib/modules/$kernel/source"
+}
+timed "clean tree" clean
+echo "$key" >"$work/clean.stamp"
