@@ -410,7 +410,18 @@ static int attend(struct hx_device *dev, const struct hx_attend_args *a, struct 
     int r = pack_batch(a->batch, &c.batch, err);
     if (r < 0 || c.batch.n_row == 0)
         return r;
-    return LAUNCH(hx_cu_attend(dev->stream, &c), "attend");
+    if (dev->exact || !hx_cu_attend_split_takes(&c))
+        return LAUNCH(hx_cu_attend(dev->stream, &c), "attend");
+    size_t mark = dev->used, row = hx_cu_attend_split_room(&c, 1);
+    int64_t fit = (int64_t)((HX_CUDA_SCRATCH - dev->used) / 2 / row);
+    int n = c.batch.n_row, tile = fit < 1 ? 1 : fit < n ? (int)fit : n;
+    float *room = hx_cuda_scratch(dev, (size_t)tile * row, err);
+    r = room ? 0 : -ENOMEM;
+    for (int at = 0; r == 0 && at < n; at += tile)
+        r = LAUNCH(hx_cu_attend_split(dev->stream, &c, at, n - at < tile ? n - at : tile, room),
+                   "attend");
+    hx_cuda_scratch_reset(dev, mark);
+    return r;
 }
 
 /* ---- Engram ---- */

@@ -220,17 +220,24 @@ static void start(cudaStream_t s, const gemv &g, int n_warp, unsigned y)
 
 template <bool FP8> static void launch(cudaStream_t s, const gemv &g)
 {
-    /* By the matrix alone: small ones in narrow tiles, so that the card is full; about five chunks a
-     * warp, so that all of them are on their way at once. */
-    bool narrow = g.n_out <= 8192;
-    int n_chunk = (int)(g.n_in / CHUNK), n_warp = 1;
+    /* By the matrix alone. Up to 2,048 outputs the first loads are what takes time: all chunks of a warp
+     * at once. Otherwise two at a time leave room for more warps, and above 8,192 outputs wide tiles share
+     * their inputs. */
+    bool small = g.n_out <= 2048, narrow = g.n_out <= 8192;
+    int n_chunk = (int)(g.n_in / CHUNK), n_warp = narrow && !small ? 16 : 8;
     unsigned many = (unsigned)((g.n_row + 31) / 32);
-    while (n_warp < 16 && n_warp * 5 < n_chunk)
+    while (small && n_warp < 16 && n_warp * 5 < n_chunk)
         n_warp *= 2;
-    if (g.n_row <= 8 && narrow)
+    while (n_warp > 1 && n_warp > n_chunk)
+        n_warp /= 2;
+    if (g.n_row <= 8 && small) {
         start<FP8, 1, 1, FP8 ? 5 : 3>(s, g, n_warp, 1);
+        return;
+    }
+    if (g.n_row <= 8 && narrow)
+        start<FP8, 1, 1, 2>(s, g, n_warp, 1);
     else if (g.n_row <= 8)
-        start<FP8, 2, 1, FP8 ? 3 : 2>(s, g, n_warp, 1);
+        start<FP8, 2, 1, 2>(s, g, n_warp, 1);
     else if (narrow)
         start<FP8, 1, 4, 2>(s, g, n_warp, many);
     else

@@ -176,6 +176,13 @@ struct hx_cuda_attend {
 };
 cudaError_t hx_cu_attend(cudaStream_t s, const struct hx_cuda_attend *a);
 
+/* ---- attend_split.cu ---- */
+/* The same on tensor cores for rows first .. first + n - 1; room: hx_cu_attend_split_room bytes. */
+bool hx_cu_attend_split_takes(const struct hx_cuda_attend *a);
+size_t hx_cu_attend_split_room(const struct hx_cuda_attend *a, int n_row);
+cudaError_t hx_cu_attend_split(cudaStream_t s, const struct hx_cuda_attend *a, int first, int n,
+                               float *room);
+
 /* ---- engram.cu ---- */
 cudaError_t hx_cu_engram_rows(cudaStream_t s, const uint8_t *codes, const uint8_t *scales,
                               int64_t n_value, uint16_t *v);

@@ -1,0 +1,281 @@
+/* Attention of few rows on tensor cores, split over keys (docs/kernels.md, "Attention").
+ *
+ * All heads share one latent, so a block decodes 64 keys once into shared memory and multiplies them with
+ * 16 heads of a row: scores, then weighted values, each by m16n8k16 BF16. A second kernel joins the splits
+ * in order, adds the sink and divides. A row's splits are those of its own keys, so its bits do not depend on
+ * other rows. */
+#include "backend/cuda/kernels/numeric.cuh"
+
+#define KEYS    64 /* of a block */
+#define HEADS   16
+#define THREADS 128
+
+static __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+static __device__ __forceinline__ void load4(uint32_t r[4], const uint16_t *p)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at));
+}
+
+static __device__ __forceinline__ void load4_transposed(uint32_t r[4], const uint16_t *p)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at));
+}
+
+struct key {
+    const uint8_t *codes, *scales; /* codes NULL: behind the last key */
+    bool compressed;
+};
+
+/* Keys of row t in listed order: window oldest first, then the selected rows. */
+static __device__ struct key find_key(const struct hx_cuda_attend &a, int64_t t, int64_t first,
+                                      int n_window, int n_key, int i)
+{
+    const struct hx_cuda_batch &b = a.batch;
+    int seq = b.seq[t];
+    if (i >= n_key)
+        return {NULL, NULL, false};
+    if (i >= n_window) {
+        const struct hx_kv_stream *s = &b.kv.of[seq]->comp[a.source];
+        int32_t j = a.sel[t * a.topk + (i - n_window)];
+        return {row_data(s, j), row_scale(s, j), true};
+    }
+    int64_t p = first + i;
+    if (p < b.first_pos[seq]) {
+        const struct hx_kv_stream *s = &b.kv.of[seq]->window[a.layer];
+        return {row_data(s, p), row_scale(s, p), false};
+    }
+    int64_t row = b.first_row[seq] + (p - b.first_pos[seq]);
+    return {a.fresh_codes + row * a.d, a.fresh_scales + row * (a.d / 32), false};
+}
+
+/* 16 channels of a key to BF16 (exact). */
+static __device__ void decode16(const struct key &k, int i, uint16_t *to)
+{
+    uint32_t out[8];
+    if (!k.codes) {
+        for (int j = 0; j < 8; j++)
+            out[j] = 0;
+    } else if (k.compressed) {
+        uint2 v = *(const uint2 *)(k.codes + i / 2);
+        float s = e4m3(k.scales[i / 16]);
+        for (int j = 0; j < 8; j++) {
+            uint32_t c = (j < 4 ? v.x : v.y) >> (j % 4 * 8);
+            out[j] = to_bf16(e2m1(c & 15) * s) | (uint32_t)to_bf16(e2m1(c >> 4 & 15) * s) << 16;
+        }
+    } else {
+        uint4 v = *(const uint4 *)(k.codes + i);
+        float s = e8m0(k.scales[i / 32]);
+        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+        for (int j = 0; j < 8; j++) {
+            uint32_t c = word[j / 2] >> (j % 2 * 16);
+            out[j] = to_bf16(e4m3(c & 255) * s) | (uint32_t)to_bf16(e4m3(c >> 8 & 255) * s) << 16;
+        }
+    }
+    *(uint4 *)to = make_uint4(out[0], out[1], out[2], out[3]);
+    *(uint4 *)(to + 8) = make_uint4(out[4], out[5], out[6], out[7]);
+}
+
+/* What a block leaves: for each head maximum, sum of weights, weighted values. */
+struct partial {
+    float *max, *sum; /* [splits][rows][heads] */
+    float *value;     /* [splits][rows][heads][D] */
+};
+
+template <int D>
+static __global__ void split_keys(struct hx_cuda_attend a, int first_t, int n_t, struct partial out)
+{
+    constexpr int KP = D + 8, PP = KEYS + 8; /* padded rows: no bank conflicts */
+    extern __shared__ __align__(16) uint16_t shared[];
+    uint16_t *k_tile = shared, *q_tile = k_tile + KEYS * KP, *p_tile = q_tile + HEADS * KP;
+    float *score = (float *)(p_tile + HEADS * PP); /* [HEADS][KEYS] */
+    __shared__ struct key keys[KEYS];
+    __shared__ int n_sel;
+    int split = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int64_t t = first_t + blockIdx.y;
+    int h0 = blockIdx.z * HEADS, n_head = a.n_head - h0 < HEADS ? a.n_head - h0 : HEADS;
+    const struct hx_cuda_batch &b = a.batch;
+    int seq = b.seq[t];
+    int64_t last = a.block ? b.first_pos[seq] + a.block - 1 : b.pos[t];
+    int64_t first = last - a.block - a.window + 1;
+    first = first > 0 ? first : 0;
+    int n_window = (int)(last - first + 1);
+    if (threadIdx.x == 0)
+        n_sel = 0;
+    __syncthreads();
+    if (a.source >= 0) { /* -1 behind the last one */
+        int mine = 0;
+        for (int i = threadIdx.x; i < a.topk; i += THREADS)
+            mine += a.sel[t * a.topk + i] >= 0;
+        atomicAdd(&n_sel, mine);
+    }
+    __syncthreads();
+    int n_key = n_window + n_sel, base = split * KEYS;
+    size_t slot = ((size_t)split * n_t + blockIdx.y) * a.n_head + h0;
+    if (base >= n_key) {
+        if (threadIdx.x < n_head) {
+            out.max[slot + threadIdx.x] = -INFINITY;
+            out.sum[slot + threadIdx.x] = 0;
+        }
+        return;
+    }
+    if (threadIdx.x < KEYS)
+        keys[threadIdx.x] = find_key(a, t, first, n_window, n_key, base + threadIdx.x);
+    for (int i = threadIdx.x; i < HEADS * D / 8; i += THREADS) {
+        int h = i / (D / 8), c = i % (D / 8) * 8;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (h < n_head)
+            v = *(const uint4 *)(a.q + (t * a.n_head + h0 + h) * D + c);
+        *(uint4 *)(q_tile + h * KP + c) = v;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < KEYS * D / 16; i += THREADS) {
+        int k = i / (D / 16), c = i % (D / 16) * 16;
+        decode16(keys[k], c, k_tile + k * KP + c);
+    }
+    __syncthreads();
+    /* Scores: a warp has 16 keys, in two tiles of 8. */
+    {
+        float c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+        const uint16_t *qa = q_tile + (lane % 16) * KP + lane / 16 * 8;
+        const uint16_t *kb = k_tile + (warp * 16 + lane % 8 + lane / 16 * 8) * KP + lane / 8 % 2 * 8;
+#pragma unroll 4
+        for (int k = 0; k < D; k += 16) {
+            uint32_t q[4], kk[4];
+            load4(q, qa + k);
+            load4(kk, kb + k);
+            mma(c[0], q, kk[0], kk[1]);
+            mma(c[1], q, kk[2], kk[3]);
+        }
+        for (int n = 0; n < 2; n++) {
+            for (int i = 0; i < 4; i++) {
+                int h = lane / 4 + 8 * (i >> 1), k = warp * 16 + 8 * n + lane % 4 * 2 + (i & 1);
+                score[h * KEYS + k] = base + k < n_key ? c[n][i] * a.scale : -INFINITY;
+            }
+        }
+    }
+    __syncthreads();
+    /* Eight threads a head. */
+    {
+        int h = threadIdx.x / 8, part = threadIdx.x % 8;
+        float max = -INFINITY, sum = 0;
+        for (int k = part; k < KEYS; k += 8)
+            max = fmaxf(max, score[h * KEYS + k]);
+        for (int o = 4; o > 0; o /= 2)
+            max = fmaxf(max, __shfl_xor_sync(0xFFFFFFFFu, max, o));
+        for (int k = part; k < KEYS; k += 8) {
+            float p = expf(score[h * KEYS + k] - max);
+            sum += p;
+            p_tile[h * PP + k] = to_bf16(p);
+        }
+        for (int o = 4; o > 0; o /= 2)
+            sum += __shfl_xor_sync(0xFFFFFFFFu, sum, o);
+        if (part == 0 && h < n_head) {
+            out.max[slot + h] = max;
+            out.sum[slot + h] = sum;
+        }
+    }
+    __syncthreads();
+    /* Values: a warp has D / 4 channels, 16 at a time. */
+    const uint16_t *pa = p_tile + (lane % 16) * PP + lane / 16 * 8;
+    for (int c0 = warp * (D / 4); c0 < (warp + 1) * (D / 4); c0 += 16) {
+        float c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+        const uint16_t *vb = k_tile + (lane % 8 + lane / 8 % 2 * 8) * KP + c0 + lane / 16 * 8;
+#pragma unroll
+        for (int k = 0; k < KEYS; k += 16) {
+            uint32_t p[4], v[4];
+            load4(p, pa + k);
+            load4_transposed(v, vb + k * KP);
+            mma(c[0], p, v[0], v[1]);
+            mma(c[1], p, v[2], v[3]);
+        }
+        for (int n = 0; n < 2; n++) {
+            for (int i = 0; i < 4; i++) {
+                int h = lane / 4 + 8 * (i >> 1), ch = c0 + 8 * n + lane % 4 * 2 + (i & 1);
+                if (h < n_head)
+                    out.value[(slot + h) * D + ch] = c[n][i];
+            }
+        }
+    }
+}
+
+/* Splits in order, sink last, division. One block a row and head. */
+static __global__ void join(struct hx_cuda_attend a, int first_t, int n_t, int n_split,
+                            struct partial in)
+{
+    int64_t t = first_t + blockIdx.x, h = blockIdx.y;
+    float max = -1e30f, den = 0;
+    for (int s = 0; s < n_split; s++)
+        max = fmaxf(max, in.max[((size_t)s * n_t + blockIdx.x) * a.n_head + h]);
+    for (int i = threadIdx.x; i < a.d; i += blockDim.x) {
+        float acc = 0;
+        den = 0;
+        for (int s = 0; s < n_split; s++) {
+            size_t slot = ((size_t)s * n_t + blockIdx.x) * a.n_head + h;
+            float m = in.max[slot];
+            if (m == -INFINITY)
+                continue;
+            float r = expf(m - max);
+            acc = acc + in.value[slot * a.d + i] * r;
+            den = den + in.sum[slot] * r;
+        }
+        den = den + expf(dense_value(&a.sink, h) - max);
+        a.o[(t * a.n_head + h) * a.d + i] = to_bf16(acc / den);
+    }
+}
+
+template <int D>
+static cudaError_t run(cudaStream_t s, const struct hx_cuda_attend *a, int first, int n, int n_split,
+                       const struct partial &p)
+{
+    size_t bytes = (KEYS * (D + 8) + HEADS * (D + 8) + HEADS * (KEYS + 8)) * 2 + HEADS * KEYS * 4;
+    if (bytes > 48 * 1024)
+        cudaFuncSetAttribute(split_keys<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    dim3 grid((unsigned)n_split, (unsigned)n, (unsigned)((a->n_head + HEADS - 1) / HEADS));
+    split_keys<D><<<grid, THREADS, bytes, s>>>(*a, first, n, p);
+    join<<<dim3((unsigned)n, (unsigned)a->n_head), 128, 0, s>>>(*a, first, n, n_split, p);
+    return cudaGetLastError();
+}
+
+bool hx_cu_attend_split_takes(const struct hx_cuda_attend *a)
+{
+    return a->d == 64 || a->d == 128 || a->d == 256 || a->d == 512;
+}
+
+static int n_splits(const struct hx_cuda_attend *a)
+{
+    return (a->window + a->block + a->topk + KEYS - 1) / KEYS;
+}
+
+size_t hx_cu_attend_split_room(const struct hx_cuda_attend *a, int n_row)
+{
+    return (size_t)n_splits(a) * (size_t)n_row * (size_t)a->n_head * (size_t)(a->d + 2) *
+           sizeof(float);
+}
+
+cudaError_t hx_cu_attend_split(cudaStream_t s, const struct hx_cuda_attend *a, int first, int n,
+                               float *room)
+{
+    int n_split = n_splits(a);
+    size_t slots = (size_t)n_split * (size_t)n * (size_t)a->n_head;
+    struct partial p = {room, room + slots, room + 2 * slots};
+    switch (a->d) {
+    case 64: return run<64>(s, a, first, n, n_split, p);
+    case 128: return run<128>(s, a, first, n, n_split, p);
+    case 256: return run<256>(s, a, first, n, n_split, p);
+    case 512: return run<512>(s, a, first, n, n_split, p);
+    default: return cudaErrorInvalidValue;
+    }
+}
