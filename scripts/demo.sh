@@ -36,7 +36,7 @@ fi
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 url=http://127.0.0.1:$port
 echo "2. The server: $bin/hx-engine on $url (log: $log)."
-"$bin/hx-engine" --engine.model="$model" --server.listen="127.0.0.1:$port" 2>"$log" &
+"$bin/hx-engine" --engine.model="$model" --engram.slow_read=60s --server.listen="127.0.0.1:$port" 2>"$log" &
 server=$!
 for ((i = 0; i < 300; i++)); do
     if curl -fs --max-time 2 "$url/health" >/dev/null; then break; fi

@@ -105,8 +105,9 @@ int hx_engram_cache_new(const struct hx_engram_cache_options *o, struct hx_engra
     c->bucket = big_alloc(c, ((uint64_t)c->bucket_mask + 1) * sizeof(*c->bucket));
     c->ghost = big_alloc(c, ghost_bytes(c));
     if (!c->entry || !c->codes || !c->scales || !c->bucket || !c->ghost) {
+        uint32_t n = c->n;
         hx_engram_cache_free(c);
-        return hx_fail(err, -ENOMEM, "out of memory for an Engram cache of %u groups", c->n);
+        return hx_fail(err, -ENOMEM, "out of memory for an Engram cache of %u groups", n);
     }
     *out = c;
     return 0;

@@ -117,6 +117,7 @@ static int open_rank(struct hx_engine *e, struct hx_error *err)
                                  .engram = {.paths = o->engram_paths,
                                             .buffered = o->engram_buffered,
                                             .hot_file = o->engram_hot,
+                                            .slow_ms = o->engram_slow_ms,
                                             .cache_bytes = o->engram_cache}};
     int r = hp && maps ? hx_hparams_load(o->model_dir, hp, err)
                        : hx_fail(err, -ENOMEM, "out of memory");

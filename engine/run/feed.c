@@ -115,6 +115,8 @@ static int open_stream(struct hx_feed *f, const struct hx_hparams *h,
         .max_abs = h->released_size ? MAX_ABS : 0,
         .buffered = o->buffered,
         .best = o->best,
+        .slow_ms = o->slow_ms,
+        .lost_ms = 5 * o->slow_ms,
     };
     char *owned[HX_MAX_ENGRAM][HX_ENGRAM_MAX_COPIES] = {{NULL}};
     int64_t cache = o->cache_bytes >= 0 ? o->cache_bytes : auto_cache(), all = 0;

@@ -18,6 +18,7 @@ struct hx_feed_options {
     enum hx_engram_level best;
     int64_t cache_bytes;  /* negative: the smaller of 4 GiB and a tenth of the memory */
     const char *hot_file; /* keys of the cached n-grams over a restart; NULL or empty: none */
+    int slow_ms;          /* a read slower than this is an error; 0: 2000 */
     int max_tok, max_seq;
 };
 

@@ -247,6 +247,7 @@ static int load(struct hx_error *err)
                                   .engram_paths = o->engram_paths,
                                   .engram_buffered = o->engram_mode == HX_ENGRAM_MODE_BUFFERED,
                                   .engram_hot = o->engram_hot,
+                                  .engram_slow_ms = (int)(o->engram_slow / 1000),
                                   .engram_cache = cache,
                                   .progress = on_progress,
                                   .wake = on_wake};

@@ -34,6 +34,8 @@ const struct hx_conf_option hx_server_option_rows[] = {
       "memory for rows that return, such as 2G; 0: none; auto: 4G, at most a tenth of the memory"),
     S("engram", "hot_file", engram_hot, "",
       "file that keeps over a restart which rows were in the cache; empty: none"),
+    {"engram", "slow_read", HX_CONF_TIME, O(engram_slow), 100e3, 600e6, "2s", NULL,
+     "a read slower than this is an error; after five times as long its drive counts as lost"},
     S("server", "listen", listen, "127.0.0.1:8000", "address:port"),
     {"server", "max_body", HX_CONF_SIZE, O(max_body), 1024, 1 << 30, "64M", NULL,
      "largest request body"},

@@ -14,6 +14,7 @@ struct hx_server_options {
     double gate;
     char engram_paths[2048], engram_cache[32], engram_hot[512];
     int engram_mode;
+    int64_t engram_slow;
     char listen[128];
     int64_t max_body, queue, max_connections, stop_grace, keepalive, idle, slow_reader;
     char model_aliases[512];

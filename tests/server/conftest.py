@@ -130,7 +130,7 @@ def scripted(folder, *args):
 
 
 def real(folder, *args):
-    return Server(folder, os.environ["HX_ENGINE"], "--engine.model=" + os.environ["HX_MODEL"],
+    return Server(folder, os.environ["HX_ENGINE"], "--engine.model=" + os.environ["HX_MODEL"], "--engram.slow_read=60s",
                   "--engine.max_context=4096", "--engine.kv_tokens=40960",
                   "--engine.prefill_chunk=64", *args)
 

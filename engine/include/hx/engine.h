@@ -34,6 +34,7 @@ struct hx_engine_options {
                                  between; NULL or empty: the model folder */
     bool engram_buffered;     /* read them through the page cache */
     const char *engram_hot;   /* file that keeps their keys over a restart; NULL or empty: none */
+    int engram_slow_ms;       /* a read slower than this is an error; 0: 2000 */
     int64_t engram_cache;     /* bytes for n-grams that return; 0: none, negative: automatic */
     /* Load progress 0..1 with a stage name, called from hx_engine_open. May be NULL. */
     void (*progress)(void *user, const char *stage, double fraction);

@@ -122,7 +122,9 @@ static inline void tables_done(struct tables *x)
 /* Options for these tables; further fields as a test likes. */
 static inline struct hx_engram_stream_options options_for(const struct tables *x)
 {
-    struct hx_engram_stream_options o = {.hash = x->hash, .n_tables = N_TABLES};
+    /* A busy build host may take seconds for a read. */
+    struct hx_engram_stream_options o = {
+        .hash = x->hash, .n_tables = N_TABLES, .slow_ms = 60000, .lost_ms = 120000};
     for (int t = 0; t < N_TABLES; t++) {
         o.table[t][0] = x->shard[t].table;
         o.n_copies[t] = 1;

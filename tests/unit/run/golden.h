@@ -108,6 +108,7 @@ static UNUSED struct hx_rank *rank_open(const char *dir, enum hx_mode mode, int 
         .max_seq = 8,
         .max_context = 512,
         .drafts = true,
+        .engram = {.slow_ms = 60000}, /* a busy build host may take seconds for a read */
         .kv =
             {.block_tok = 16, .ring_tok = ring_tok, .n_blocks = 128, .n_seqs = 9, .n_snapshots = 8},
     };

@@ -29,6 +29,7 @@
 static struct hx_engine *open_engine(int drafts)
 {
     struct hx_engine_options o = {.model_dir = MODEL,
+                                  .engram_slow_ms = 60000,
                                   .backend = "cpu",
                                   .mode = HX_MODE_W8A16,
                                   .max_sequences = 8,

@@ -9,6 +9,7 @@
 static struct hx_engine *open_engine(int max_sequences, int64_t kv_tokens, int chunk)
 {
     struct hx_engine_options o = {.model_dir = MODEL_DIR,
+                                  .engram_slow_ms = 60000,
                                   .backend = "cpu",
                                   .max_sequences = max_sequences,
                                   .max_context = 512,
