@@ -1,12 +1,16 @@
 """Install in the sandbox: what is made, what a build can reach, what it is stopped for."""
+import hashlib
 import os
+import pathlib
+import shutil
 import subprocess
 import tarfile
+import tempfile
 import time
 
 import pytest
 
-from conftest import BUILD_SH, Bundle, Machine, prebuilt_bundle
+from conftest import BUILD_SH, HX_CARDS, Bundle, Machine, prebuilt_bundle
 
 ACCEPT = ("--kit", "/", "--accept", "GPL-2.0")
 
@@ -127,21 +131,27 @@ def test_swapped_modules(machine, kernel, tmp_path, prebuilt):
     assert done.returncode == 4 and "is the module nvidia_uvm" in done.stderr
 
 
-def test_build_by_an_ordinary_user(machine, kernel, tmp_path):
+@pytest.fixture
+def open_folder():
+    """A folder that every user can reach (pytest's own are closed to others)."""
+    with tempfile.TemporaryDirectory(prefix="hx-bundles-") as path:
+        os.chmod(path, 0o755)
+        yield pathlib.Path(path)
+
+
+def test_build_by_an_ordinary_user(kernel, open_folder):
     """Without root the same walls stand on a user namespace."""
     if os.geteuid() != 0:
         pytest.skip("starts as root to become another user")
-    bundle = Bundle(tmp_path / "bundle", kernel)
+    m = Machine(open_folder / "machine", kernel=kernel)
+    bundle = Bundle(open_folder / "bundle", kernel)
     bundle.files["build.sh"] = ("script", "0755", "#!/bin/sh\nset -e\ngrep -q '^CapEff:.0000000000000000' "
                                 "/proc/self/status\ntest ! -e /root\n" + BUILD_SH.split("\n", 2)[2])
     bundle.write()
-    for path in [tmp_path, *tmp_path.rglob("*")]:
-        if not path.is_symlink():
-            os.chown(path, 12345, 12345)
-    for parent in list(tmp_path.parents)[:2]:
-        parent.chmod(0o711)
-    from conftest import HX_CARDS
-    done = subprocess.run([HX_CARDS, "bundle", "install", bundle.top, *ACCEPT, "--root", machine.top, "--json"],
+    program = shutil.copy(HX_CARDS, open_folder)
+    for path in [open_folder, *open_folder.rglob("*")]:
+        os.chown(path, 12345, 12345, follow_symlinks=False)
+    done = subprocess.run([program, "bundle", "install", bundle.top, *ACCEPT, "--root", m.top, "--json"],
                           capture_output=True, text=True, user=12345, group=12345, extra_groups=[])
     if "build sandbox: namespaces" in done.stderr:
         pytest.skip("this machine gives ordinary users no namespaces")
@@ -256,7 +266,6 @@ def test_not_an_archive(machine, tmp_path):
 
 def test_sum_of_the_archive(machine, kernel, tmp_path, prebuilt):
     archive = hostile_archive(tmp_path, kernel, prebuilt, lambda tar: None)
-    import hashlib
     right = hashlib.sha256(archive.read_bytes()).hexdigest()
     machine.bundle("verify", archive, *ACCEPT, "--sha256", right)
     done = machine.run("bundle", "verify", archive, *ACCEPT, "--sha256", "0" * 64)
