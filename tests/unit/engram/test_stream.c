@@ -196,7 +196,7 @@ static void test_levels(void **state)
         hx_engram_stream_describe(s, text, sizeof(text));
         if (st.level != ways[i].level)
             print_message("fell back: %s\n", text);
-        read_text(s, i, 3000);
+        read_text(s, i, 1500);
         hx_engram_stream_stats(s, &st);
         uint64_t reads = 0, hits = 0;
         for (int t = 0; t < N_TABLES; t++) {
@@ -330,7 +330,7 @@ static void test_any_order(void **state)
         o.depth =
             i % 2 ? 32 : 5; /* reads wait, so that some are cancelled before they are issued */
         struct hx_engram_stream *s = open_stream(&o);
-        shuffle(s, (uint64_t)i + 1, 400);
+        shuffle(s, (uint64_t)i + 1, 240);
         check_idle(s);
         hx_engram_stream_stats(s, &st);
         assert_true(st.cancelled_plans > 0);
@@ -443,6 +443,100 @@ static void test_dedupe(void **state)
     hx_engram_stream_close(s);
 }
 
+/* A decode step behind a long prefill does not wait for it; what was only wanted ahead does. */
+static void test_urgency(void **state)
+{
+    (void)state;
+    enum { N = 3000 };
+    struct hx_engram_stream_options o = options_for(&x);
+    struct hx_engram_plan *ahead = NULL, *chunk = NULL, *decode = NULL;
+    struct hx_error err;
+    int32_t *token = make_text(N, 77);
+    o.depth = 8;
+    struct hx_engram_stream *s = open_stream(&o);
+    assert_int_equal(hx_engram_plan(s, HX_ENGRAM_AHEAD, token, NULL, 0, N / 2, &ahead, &err), 0);
+    assert_int_equal(hx_engram_plan(s, HX_ENGRAM_CHUNK, token, NULL, N / 2, 300, &chunk, &err), 0);
+    assert_int_equal(hx_engram_plan(s, HX_ENGRAM_DECODE, token, NULL, N - 6, 6, &decode, &err), 0);
+    check_plan(&x, decode, token, NULL, N - 6, 6);
+    assert_int_equal(atomic_load(hx_engram_plan_flag(chunk, 1)), 0);
+    assert_int_equal(atomic_load(hx_engram_plan_flag(ahead, 0)), 0);
+    check_plan(&x, chunk, token, NULL, N / 2, 300);
+    assert_int_equal(atomic_load(hx_engram_plan_flag(ahead, 1)), 0);
+    hx_engram_plan_raise(ahead, HX_ENGRAM_CHUNK);
+    check_plan(&x, ahead, token, NULL, 0, N / 2);
+    hx_engram_release(ahead);
+    hx_engram_release(chunk);
+    hx_engram_release(decode);
+    hx_engram_stream_close(s);
+    free(token);
+}
+
+/* Keys over a restart: every group of before is a hit. */
+static void test_hot_groups(void **state)
+{
+    (void)state;
+    enum { N = 600 };
+    struct hx_engram_stream_options o = options_for(&x);
+    struct hx_engram_stats st;
+    struct hx_engram_plan *p = NULL;
+    struct hx_error err;
+    char path[128], *text = NULL;
+    size_t len;
+    uint64_t n = 0;
+    atomic_bool stop = false;
+    int32_t *token = make_text(N, 5);
+    snprintf(path, sizeof(path), "%s/hot", folder);
+    o.cache_bytes = 16 << 20;
+    struct hx_engram_stream *s = open_stream(&o);
+    assert_int_equal(hx_engram_hot_load(s, path, NULL, &n, &err), -ENOENT);
+    assert_int_equal(hx_engram_plan(s, HX_ENGRAM_CHUNK, token, NULL, 0, N, &p, &err), 0);
+    check_plan(&x, p, token, NULL, 0, N);
+    hx_engram_release(p);
+    assert_int_equal(hx_engram_hot_save(s, path, &err), 0);
+    hx_engram_stream_close(s);
+    s = open_stream(&o);
+    assert_int_equal(hx_engram_hot_load(s, path, &stop, &n, &err), 0);
+    check_idle(s);
+    assert_int_equal(hx_engram_plan(s, HX_ENGRAM_CHUNK, token, NULL, 0, N, &p, &err), 0);
+    check_plan(&x, p, token, NULL, 0, N);
+    hx_engram_release(p);
+    hx_engram_stream_stats(s, &st);
+    assert_int_equal(n, st.table[0].groups_unique + st.table[1].groups_unique);
+    for (int t = 0; t < N_TABLES; t++)
+        assert_int_equal(st.table[t].cache_hits, st.table[t].groups_unique);
+    stop = true;
+    assert_int_equal(hx_engram_hot_load(s, path, &stop, &n, &err), 0);
+    assert_int_equal(n, 0);
+    /* Any damaged byte is noticed; so are keys of other tables. */
+    assert_int_equal(hx_file_read(path, 1 << 20, &text, &len, &err), 0);
+    static const size_t places[] = {0, 17, 25, 33, 41};
+    for (size_t i = 0; i <= sizeof(places) / sizeof(places[0]); i++) {
+        size_t where = i < sizeof(places) / sizeof(places[0]) ? places[i] : len - 1;
+        text[where] ^= 1;
+        assert_int_equal(hx_file_replace(path, text, len, &err), 0);
+        assert_int_equal(hx_engram_hot_load(s, path, NULL, &n, &err), -EINVAL);
+        assert_non_null(strstr(err.text, path));
+        text[where] ^= 1;
+    }
+    assert_int_equal(hx_file_replace(path, text, 40, &err), 0);
+    assert_int_equal(hx_engram_hot_load(s, path, NULL, &n, &err), -EINVAL);
+    hx_engram_stream_close(s);
+    struct hx_engram_hash *other = NULL;
+    struct hx_engram_hash_config c = x.c;
+    c.layer[1]++;
+    assert_int_equal(hx_engram_hash_new(&c, &other, &err), 0);
+    o.hash = other;
+    s = open_stream(&o);
+    assert_int_equal(hx_file_replace(path, text, len, &err), 0);
+    assert_int_equal(hx_engram_hot_load(s, path, NULL, &n, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "other tables"));
+    hx_engram_stream_close(s);
+    hx_engram_hash_free(other);
+    unlink(path);
+    free(text);
+    free(token);
+}
+
 static void test_bad_options(void **state)
 {
     (void)state;
@@ -506,6 +600,7 @@ int main(void)
         cmocka_unit_test(test_levels),      cmocka_unit_test(test_plain_reader),
         cmocka_unit_test(test_any_order),   cmocka_unit_test(test_many_users),
         cmocka_unit_test(test_busy),        cmocka_unit_test(test_dedupe),
+        cmocka_unit_test(test_urgency),     cmocka_unit_test(test_hot_groups),
         cmocka_unit_test(test_bad_options), cmocka_unit_test(test_histogram),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
