@@ -12,3 +12,8 @@ bench-tokenizer: $(TOKENIZER_BENCH) $(BUILD)/data/tokenizer.json
 	$(Q)$$(scripts/venv.sh $(BUILD)/venv-bench tokenizers==0.23.2) tests/bench/bench_tokenizer.py \
 	  --program $(TOKENIZER_BENCH) --tokenizer $(BUILD)/data/tokenizer.json --texts $(BUILD)/bench/tokenizer
 .PHONY: bench-tokenizer
+
+# hx-fetch beside curl, aria2c and the hub's Python client, on one server and one disk.
+bench-fetch:
+	$(Q)tests/bench/fetch_speed.sh $(BUILD)
+.PHONY: bench-fetch
