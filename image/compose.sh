@@ -43,7 +43,7 @@ put_programs() {
     for program in "$programs"/hx* "$programs"/p2p_check; do
         [ -x "$program" ] || continue
         case "$(basename "$program")" in
-            *.d | *.o) ;;
+            *.d | *.o | *-fake) ;;
             hx-probe) install -D -s -m 755 "$program" "$tree/usr/libexec/hx170/hx-probe" ;;
             *) install -D -s -m 755 "$program" "$tree/usr/bin/$(basename "$program")" ;;
         esac
