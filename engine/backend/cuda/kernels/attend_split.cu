@@ -1,18 +1,20 @@
 /* Attention of few rows on tensor cores, split over keys (docs/kernels.md, "Attention").
  *
- * All heads share one latent, so a block decodes 64 keys once into shared memory and multiplies them with
- * 16 heads of a row: scores, then weighted values, each by m16n8k16 BF16. A second kernel joins the splits
- * in order, adds the sink and divides. A row's splits are those of its own keys, so its bits do not depend on
- * other rows. */
+ * All heads share one latent, so a block decodes 64 keys once into shared memory and multiplies
+ * them with 16 heads of a row: scores, then weighted values, each by m16n8k16 BF16. A second kernel
+ * joins the splits in order, adds the sink and divides. A row's splits are those of its own keys,
+ * so its bits do not depend on other rows. */
 #include "backend/cuda/kernels/numeric.cuh"
 
 #define KEYS    64 /* of a block */
 #define HEADS   16
 #define THREADS 128
 
-static __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+static __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], uint32_t b0,
+                                           uint32_t b1)
 {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, "
         "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -150,7 +152,8 @@ static __global__ void split_keys(struct hx_cuda_attend a, int first_t, int n_t,
     {
         float c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
         const uint16_t *qa = q_tile + (lane % 16) * KP + lane / 16 * 8;
-        const uint16_t *kb = k_tile + (warp * 16 + lane % 8 + lane / 16 * 8) * KP + lane / 8 % 2 * 8;
+        const uint16_t *kb =
+            k_tile + (warp * 16 + lane % 8 + lane / 16 * 8) * KP + lane / 8 % 2 * 8;
 #pragma unroll 4
         for (int k = 0; k < D; k += 16) {
             uint32_t q[4], kk[4];
@@ -237,12 +240,13 @@ static __global__ void join(struct hx_cuda_attend a, int first_t, int n_t, int n
 }
 
 template <int D>
-static cudaError_t run(cudaStream_t s, const struct hx_cuda_attend *a, int first, int n, int n_split,
-                       const struct partial &p)
+static cudaError_t run(cudaStream_t s, const struct hx_cuda_attend *a, int first, int n,
+                       int n_split, const struct partial &p)
 {
     size_t bytes = (KEYS * (D + 8) + HEADS * (D + 8) + HEADS * (KEYS + 8)) * 2 + HEADS * KEYS * 4;
     if (bytes > 48 * 1024)
-        cudaFuncSetAttribute(split_keys<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        cudaFuncSetAttribute(split_keys<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             (int)bytes);
     dim3 grid((unsigned)n_split, (unsigned)n, (unsigned)((a->n_head + HEADS - 1) / HEADS));
     split_keys<D><<<grid, THREADS, bytes, s>>>(*a, first, n, p);
     join<<<dim3((unsigned)n, (unsigned)a->n_head), 128, 0, s>>>(*a, first, n, n_split, p);

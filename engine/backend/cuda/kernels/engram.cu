@@ -34,7 +34,8 @@ static __global__ void engram_gate(struct hx_cuda_gate a)
     sum = block_sum(sum, part);
     xx = block_sum(xx, part);
     kk = block_sum(kk, part);
-    float rstd = rsqrt32((float)(xx / (double)d) + a.eps) * rsqrt32((float)(kk / (double)d) + a.eps);
+    float rstd =
+        rsqrt32((float)(xx / (double)d) + a.eps) * rsqrt32((float)(kk / (double)d) + a.eps);
     float dot = (float)sum * rstd * (float)(1.0 / sqrt((double)d));
     float gate = sigmoid32(copysignf(sqrtf(fmaxf(fabsf(dot), 1e-6f)), dot));
     if (a.dead && a.dead[t])

@@ -1,18 +1,20 @@
 /* y = W x for few rows: FP8 and BF16 weights on tensor cores, read once (docs/kernels.md, "GEMV").
  *
- * A warp multiplies 16 or 32 outputs by 64 inputs at a time. The order of k inside such a chunk is free
- * as long as both operands agree, so every lane reads 16 neighbouring weights of a row with one load and
- * the same 16 inputs of a row of x. FP8 codes become BF16 by moving their bits, which is the value times
- * 2^-120; one exact multiplication by 2^(120 + block exponent) puts scale and offset in. Warps of a block
- * share the outputs and split K; their sums are added in warp order. The tile, the split and the order
- * depend on the matrix alone, so a row has the same bits whatever rows are beside it. */
+ * A warp multiplies 16 or 32 outputs by 64 inputs at a time. The order of k inside such a chunk is
+ * free as long as both operands agree, so every lane reads 16 neighbouring weights of a row with
+ * one load and the same 16 inputs of a row of x. FP8 codes become BF16 by moving their bits, which
+ * is the value times 2^-120; one exact multiplication by 2^(120 + block exponent) puts scale and
+ * offset in. Warps of a block share the outputs and split K; their sums are added in warp order.
+ * The tile, the split and the order depend on the matrix alone, so a row has the same bits whatever
+ * rows are beside it. */
 #include "backend/cuda/kernels/numeric.cuh"
 
 #define CHUNK 64
 
 static __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], const uint32_t b[2])
 {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, "
         "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -220,9 +222,9 @@ static void start(cudaStream_t s, const gemv &g, int n_warp, unsigned y)
 
 template <bool FP8> static void launch(cudaStream_t s, const gemv &g)
 {
-    /* By the matrix alone. Up to 2,048 outputs the first loads are what takes time: all chunks of a warp
-     * at once. Otherwise two at a time leave room for more warps, and above 8,192 outputs wide tiles share
-     * their inputs. */
+    /* By the matrix alone. Up to 2,048 outputs the first loads are what takes time: all chunks of a
+     * warp at once. Otherwise two at a time leave room for more warps, and above 8,192 outputs wide
+     * tiles share their inputs. */
     bool small = g.n_out <= 2048, narrow = g.n_out <= 8192;
     int n_chunk = (int)(g.n_in / CHUNK), n_warp = narrow && !small ? 16 : 8;
     unsigned many = (unsigned)((g.n_row + 31) / 32);
@@ -247,8 +249,17 @@ template <bool FP8> static void launch(cudaStream_t s, const gemv &g)
 cudaError_t hx_cu_gemv(cudaStream_t s, const struct hx_cuda_weight *w, const uint16_t *x,
                        int64_t x_stride, int64_t group, int n_row, uint16_t *y, float *y32)
 {
-    gemv g = {(const uint8_t *)w->data, w->scale, w->scale_columns, w->n_out, w->n_in, x, x_stride,
-              group, n_row, y, y32};
+    gemv g = {(const uint8_t *)w->data,
+              w->scale,
+              w->scale_columns,
+              w->n_out,
+              w->n_in,
+              x,
+              x_stride,
+              group,
+              n_row,
+              y,
+              y32};
     if (w->format == HX_FORMAT_FP8_ID)
         launch<true>(s, g);
     else

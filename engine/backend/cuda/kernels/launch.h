@@ -1,5 +1,5 @@
-/* Launchers of the CUDA kernels: plain pointers in, work queued on the stream, nothing waits. Shapes
- * are those of backend/kernels.h; addresses are the device's. */
+/* Launchers of the CUDA kernels: plain pointers in, work queued on the stream, nothing waits.
+ * Shapes are those of backend/kernels.h; addresses are the device's. */
 #ifndef HX_BACKEND_CUDA_LAUNCH_H
 #define HX_BACKEND_CUDA_LAUNCH_H
 
@@ -109,8 +109,9 @@ cudaError_t hx_cu_product(cudaStream_t s, const struct hx_cuda_choice *w, const 
 cudaError_t hx_cu_to_bf16(cudaStream_t s, const float *x, int64_t n, uint16_t *y);
 
 /* ---- gemv.cu ---- */
-/* Fast product of FP8 or BF16 weights; y BF16 or, if NULL, y32. group as above. takes: whether the shape
- * fits (inputs a multiple of 64, outputs and groups of 32). FP8 block exponents must be 8 to 134. */
+/* Fast product of FP8 or BF16 weights; y BF16 or, if NULL, y32. group as above. takes: whether the
+ * shape fits (inputs a multiple of 64, outputs and groups of 32). FP8 block exponents must be 8 to
+ * 134. */
 bool hx_cu_gemv_takes(const struct hx_cuda_weight *w, int64_t group);
 cudaError_t hx_cu_gemv(cudaStream_t s, const struct hx_cuda_weight *w, const uint16_t *x,
                        int64_t x_stride, int64_t group, int n_row, uint16_t *y, float *y32);

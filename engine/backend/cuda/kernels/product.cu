@@ -1,5 +1,6 @@
-/* Matrix products of any format, as their definition says: the reference of the fast kernels, and what
- * serves the formats that have none. A row's bits do not depend on the other rows of a launch. */
+/* Matrix products of any format, as their definition says: the reference of the fast kernels, and
+ * what serves the formats that have none. A row's bits do not depend on the other rows of a launch.
+ */
 #include <cuda_fp16.h>
 
 #include "backend/cuda/kernels/numeric.cuh"
@@ -69,17 +70,15 @@ static __device__ float code_value(int codebook, uint32_t state)
     }
     uint32_t p = codebook == 1 ? state * 0xCBAC1FEDu : state * 89226354u + 64248484u;
     p = (p & 0x8FFF8FFFu) ^ 0x3B603B60u;
-    return __half2float(
-        __float2half_rn(f16_value((uint16_t)p) + f16_value((uint16_t)(p >> 16))));
+    return __half2float(__float2half_rn(f16_value((uint16_t)p) + f16_value((uint16_t)(p >> 16))));
 }
 
 static __device__ uint32_t window(const uint32_t *tile, int bits, int p)
 {
     int n_words = 8 * bits, end = (p + 1) * bits + 256 * bits;
     int last = (end - 1) / 32, first = (end - 16) / 32, shift = 32 * (last + 1) - end;
-    uint64_t pair = first == last
-                        ? tile[last % n_words]
-                        : (uint64_t)tile[first % n_words] << 32 | tile[last % n_words];
+    uint64_t pair = first == last ? tile[last % n_words]
+                                  : (uint64_t)tile[first % n_words] << 32 | tile[last % n_words];
     return (uint32_t)(pair >> shift) & 0xFFFF;
 }
 
@@ -141,10 +140,10 @@ cudaError_t hx_cu_product(cudaStream_t s, const struct hx_cuda_choice *w, const 
             c.sel += at;
         if (c.has_plain)
             plain<<<dim3((unsigned)((c.n_out + 3) / 4), m), 128, 0, s>>>(c, from, x_div, x_stride,
-                                                                        group, to);
+                                                                         group, to);
         if (c.has_exl3) {
             rotate_in<<<dim3((unsigned)(c.k_padded / 128), m), 128, 0, s>>>(c, from, x_div,
-                                                                           x_stride, xr);
+                                                                            x_stride, xr);
             inner<<<dim3((unsigned)(c.n_padded / 64), m), 128, 0, s>>>(c, xr, mid);
             rotate_out<<<dim3((unsigned)(c.n_padded / 128), m), 128, 0, s>>>(c, mid, to);
         }
