@@ -21,6 +21,8 @@ mkdir -p "$out"
 
 esp_mib=128
 efi=/image/work/tree/usr/lib/systemd/boot/efi
+# The stick has no partitions for state and models.
+installer_line="hx170.mode=installer systemd.unit=hx-installer.target systemd.mount-extra=tmpfs:/var:tmpfs systemd.mask=srv-models.mount systemd.mask=hx-repart.service"
 
 # id TEXT...: 32 hexadecimal digits that follow from the version and the text, in the form of a GUID.
 id() {
@@ -48,10 +50,9 @@ make_initrd() {
     mkdir -p "$rd/modules" "$rd/proc" "$rd/sys" "$rd/dev" "$rd/run" "$rd/sysroot"
     install -m 755 "$init" "$rd/init"
     strip "$rd/init"
-    list "$here/init/modules.txt" | while read -r module; do
-        in_tools modprobe --dirname=/image/work/tree --set-version="$kernel" --show-depends "$module" ||
-            die "the kernel has no module '$module'"
-    done >"$work/initrd.modules"
+    # shellcheck disable=SC2046  # words of the list
+    in_tools modprobe --dirname=/image/work/tree --set-version="$kernel" --all --show-depends $(list "$here/init/modules.txt") \
+        >"$work/initrd.modules" || die "a module of image/init/modules.txt is not in the kernel $kernel"
     awk '$1 == "insmod" && !seen[$2]++ { print $2 }' "$work/initrd.modules" | while read -r file; do
         name=$(basename "$file" .xz)
         xz -dc "$IMAGE/${file#/image/}" >"$rd/modules/$name"
@@ -70,7 +71,7 @@ EOF
     in_tools ukify build --linux=/image/work/vmlinuz --initrd=/image/work/out/initrd --cmdline=@/image/work/out/cmdline \
         --os-release=@/image/work/tree/usr/lib/os-release --uname="$kernel" --stub="$efi/linuxx64.efi.stub" \
         --output=/image/work/out/uki.efi >"$work/ukify.log" 2>&1 || die "ukify: $(cat "$work/ukify.log")"
-    in_tools ukify build --cmdline='hx170.mode=installer systemd.unit=hx-installer.target' --stub="$efi/addonx64.efi.stub" \
+    in_tools ukify build --cmdline="$installer_line" --stub="$efi/addonx64.efi.stub" \
         --output=/image/work/out/installer.addon.efi >"$work/ukify.log" 2>&1 || die "ukify: $(cat "$work/ukify.log")"
 }
 
@@ -81,7 +82,7 @@ make_esp() {
     cp "$tree/usr/lib/systemd/boot/efi/systemd-bootx64.efi" "$esp/EFI/BOOT/BOOTX64.EFI"
     cp "$tree/usr/lib/systemd/boot/efi/systemd-bootx64.efi" "$esp/EFI/systemd/systemd-bootx64.efi"
     cp "$out/uki.efi" "$esp/EFI/Linux/hx170_$version.efi"
-    [ "$1" = installed ] || cp "$out/installer.addon.efi" "$esp/loader/addons/"
+    cp "$out/installer.addon.efi" "$esp/loader/addons/"
     printf 'timeout 0\neditor no\nsecure-boot-enroll off\n' >"$esp/loader/loader.conf"
     find "$esp" -exec touch -d "@$SOURCE_DATE_EPOCH" {} +
     rm -f "$out/esp.fat"
@@ -124,5 +125,5 @@ timed "root file system" make_root
 timed "hash tree" make_verity
 timed "initrd" make_initrd
 timed "kernel image" make_uki
-timed "ESP" make_esp stick
+timed "ESP" make_esp
 timed "disk" make_disk stick.img

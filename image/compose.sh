@@ -53,7 +53,7 @@ put_programs() {
 # A program of ours that the tree cannot start would be found out at the owner's place.
 check_libraries() {
     for program in "$tree"/usr/bin/hx* "$tree"/usr/bin/p2p_check "$tree"/usr/libexec/hx170/*; do
-        [ -f "$program" ] || continue
+        head -c 4 "$program" 2>/dev/null | grep -q ELF || continue
         inside=${program#"$tree"}
         chroot "$tree" /lib64/ld-linux-x86-64.so.2 --list "$inside" >"$work/ldd.log" 2>&1 ||
             die "$inside: $(head -3 "$work/ldd.log")"
@@ -154,7 +154,7 @@ compose() {
     put_programs
     put_etc
     (cd "$here/overlay" && find . -type f) | while read -r file; do
-        install -D -m 644 "$here/overlay/$file" "$tree/$file"
+        install -D -m "$([ -x "$here/overlay/$file" ] && echo 755 || echo 644)" "$here/overlay/$file" "$tree/$file"
     done
     put_version
     make_accounts
