@@ -1,0 +1,313 @@
+/* hx-install: the list of disks, the check of the stick, the installation. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+#include <hx/build_facts.h>
+
+#include "base/buf.h"
+#include "base/json_write.h"
+#include "disk/cli.h"
+#include "disk/efi_boot.h"
+#include "disk/install.h"
+#include "disk/prepare.h"
+#include "disk/targets.h"
+
+struct options {
+    const char *root, *esp, *serial, *confirm, *answers;
+    bool json, keep_models, no_entry;
+};
+
+static void help(FILE *to)
+{
+    fprintf(
+        to,
+        "usage: hx-install list [--json]\n"
+        "       hx-install check\n"
+        "       hx-install run --serial SERIAL --confirm SERIAL [--keep-models] [--answers FILE]\n"
+        "       hx-install prepare [--config]\n"
+        "       hx-install reset config|state|everything [--yes|--cancel]\n\n"
+        "  list     disks, what is on them, and why one cannot be used\n"
+        "  check    reads the whole stick and compares it with the root hash it was started with\n"
+        "  run      writes this system to the disk with the serial number; everything on it is "
+        "lost\n"
+        "  prepare  at each start: a requested reset, file systems that are not there yet; with\n"
+        "           --config the reset of the configuration, once /var is mounted\n"
+        "  reset    asks the next start for a reset\n\n"
+        "  --serial SERIAL    the disk, as `list` shows it\n"
+        "  --confirm SERIAL   the same once more, or its last four characters: it may be erased\n"
+        "  --keep-models      the disk has an hx170 system; its models stay\n"
+        "  --answers FILE     for the wizard of the first start\n"
+        "  --no-boot-entry    leave the firmware's boot menu alone\n"
+        "  --esp DIR          where this system's ESP is mounted (ROOT/efi)\n"
+        "  --root DIR         a recorded machine instead of this one\n"
+        "  --json             for machines\n"
+        "  --help, --version\n\n"
+        "Exit status: 0, or one of sysexits.h: 64 usage, 65 the stick is damaged or the target "
+        "unfit,\n"
+        "69 no such disk, 71 system, 74 input or output, 75 the disk is in use, 77 the disk is not "
+        "confirmed or\n"
+        "must not be written to.\n");
+}
+
+static void print_json(const struct hx_targets *list)
+{
+    struct hx_buf b = HX_BUF_INIT(1u << 20);
+    struct hx_json_writer w;
+    hx_jw_init(&w, &b, false);
+    hx_jw_array(&w);
+    for (int i = 0; i < list->n; i++) {
+        const struct hx_target *t = &list->disk[i];
+        hx_jw_object(&w);
+        hx_jw_key(&w, "name");
+        hx_jw_str(&w, t->name);
+        hx_jw_key(&w, "model");
+        hx_jw_str(&w, t->model);
+        hx_jw_key(&w, "serial");
+        hx_jw_str(&w, t->serial);
+        hx_jw_key(&w, "bus");
+        hx_jw_str(&w, t->bus);
+        hx_jw_key(&w, "bytes");
+        hx_jw_uint(&w, t->n_bytes);
+        hx_jw_key(&w, "sector");
+        hx_jw_uint(&w, t->sector);
+        hx_jw_key(&w, "content");
+        hx_jw_str(&w, t->content_text);
+        hx_jw_key(&w, "models_can_be_kept");
+        hx_jw_bool(&w, t->models_kept);
+        hx_jw_key(&w, "usable");
+        hx_jw_bool(&w, t->verdict == HX_TARGET_FINE);
+        hx_jw_key(&w, "reason");
+        hx_jw_str(&w, t->verdict == HX_TARGET_FINE ? "" : hx_target_reason(t->verdict));
+        hx_jw_end_object(&w);
+    }
+    hx_jw_end_array(&w);
+    printf("%.*s\n", (int)b.len, (const char *)b.data);
+    hx_buf_done(&b);
+}
+
+static void print_list(const struct hx_targets *list)
+{
+    for (int i = 0; i < list->n; i++) {
+        const struct hx_target *t = &list->disk[i];
+        printf("%-10s %7.1f GB  %-6s  %-30s  serial %s\n", t->name, (double)t->n_bytes / 1e9,
+               t->bus, t->model[0] ? t->model : "-", t->serial[0] ? t->serial : "-");
+        if (t->verdict == HX_TARGET_FINE)
+            printf("           %s\n", t->content_text);
+        else
+            printf("           not usable: %s\n", hx_target_reason(t->verdict));
+    }
+    if (list->n == 0)
+        printf("no disks\n");
+}
+
+static int cmd_list(const struct options *opt, const struct hx_root *root, struct hx_error *err)
+{
+    struct hx_targets *list = calloc(1, sizeof(*list));
+    if (!list)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    int r = hx_targets_list(root, list, err);
+    if (r == 0 && opt->json)
+        print_json(list);
+    else if (r == 0)
+        print_list(list);
+    free(list);
+    return r;
+}
+
+/* "serial" or its last four characters. */
+static bool confirmed(const char *serial, const char *typed)
+{
+    size_t n = strlen(serial);
+    if (!typed)
+        return false;
+    return strcmp(typed, serial) == 0 || (n > 4 && strcmp(typed, serial + n - 4) == 0);
+}
+
+static int choose(const struct options *opt, const struct hx_root *root, struct hx_target *out,
+                  struct hx_error *err)
+{
+    struct hx_targets *list = calloc(1, sizeof(*list));
+    const struct hx_target *t;
+    if (!list)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    int r = hx_targets_list(root, list, err);
+    if (r == 0)
+        r = hx_targets_find(list, opt->serial, &t, err);
+    if (r == 0 && !confirmed(t->serial, opt->confirm))
+        r = hx_fail(err, -EPERM,
+                    "%s (%s, %s) is erased by this: repeat its serial number in --confirm", t->name,
+                    t->model, t->content_text);
+    if (r == 0)
+        *out = *t;
+    free(list);
+    return r;
+}
+
+static void add_boot_entry(const struct hx_root *root, const struct hx_disk *target)
+{
+    struct hx_table *t = calloc(1, sizeof(*t));
+    struct hx_error err;
+    char vars[HX_ROOT_PATH];
+    int r = t ? hx_table_read(target, t, NULL, &err) : hx_fail(&err, -ENOMEM, "out of memory");
+    if (r == 0)
+        r = hx_root_outside(root, "/sys/firmware/efi/efivars", vars);
+    if (r == 0)
+        r = hx_efi_boot_entry(vars, t, HX_PART_ESP + 1, &err);
+    else
+        hx_fail(&err, r, "no firmware variables");
+    if (r < 0)
+        fprintf(stderr,
+                "hx-install: warning: no entry in the firmware's boot menu (%s); the disk boots by "
+                "the default path\n",
+                err.text);
+    free(t);
+}
+
+static int cmd_run(const struct options *opt, const struct hx_root *root, struct hx_error *err)
+{
+    struct hx_target chosen;
+    struct hx_disk source = {.fd = -1}, target = {.fd = -1};
+    struct hx_system *from = calloc(1, sizeof(*from));
+    struct hx_cli_progress shown = {.json = opt->json};
+    char esp[HX_ROOT_PATH];
+    if (!from)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    int r = choose(opt, root, &chosen, err);
+    if (r == 0)
+        r = hx_system_read(root, 0, from, err);
+    if (r == 0)
+        r = hx_disk_open(from->path, HX_DISK_READ, 0, &source, err);
+    if (r == 0)
+        r = hx_disk_open(chosen.path, HX_DISK_ALONE, chosen.sector, &target, err);
+    if (r == 0)
+        r = hx_cli_esp(root, opt->esp, esp, err);
+    struct hx_install_job job = {
+        from, &source, esp, opt->answers, opt->keep_models, hx_cli_progress, &shown};
+    if (r == 0)
+        r = hx_install_check_stick(&job, err);
+    if (r == 0)
+        r = hx_install_write(&job, &target, err);
+    hx_cli_progress_end(&shown);
+    if (r == 0 && !opt->no_entry)
+        add_boot_entry(root, &target);
+    if (r == 0)
+        printf("hx170 %s is installed on %s; remove the stick and start again\n", from->version,
+               chosen.name);
+    hx_disk_close(&source);
+    hx_disk_close(&target);
+    free(from);
+    return r;
+}
+
+static int cmd_check(const struct options *opt, const struct hx_root *root, struct hx_error *err)
+{
+    struct hx_disk source = {.fd = -1};
+    struct hx_system *from = calloc(1, sizeof(*from));
+    struct hx_cli_progress shown = {.json = opt->json};
+    char esp[HX_ROOT_PATH];
+    if (!from)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    int r = hx_system_read(root, 0, from, err);
+    if (r == 0)
+        r = hx_disk_open(from->path, HX_DISK_READ, 0, &source, err);
+    if (r == 0)
+        r = hx_cli_esp(root, opt->esp, esp, err);
+    struct hx_install_job job = {
+        .from = from, .source = &source, .esp = esp, .progress = hx_cli_progress, .ctx = &shown};
+    if (r == 0)
+        r = hx_install_check_stick(&job, err);
+    hx_cli_progress_end(&shown);
+    if (r == 0)
+        printf("this stick is in order: hx170 %s\n", from->version);
+    hx_disk_close(&source);
+    free(from);
+    return r;
+}
+
+static int usage(const char *what, const char *arg)
+{
+    fprintf(stderr, "hx-install: %s%s%s; see --help\n", what, arg ? ": " : "", arg ? arg : "");
+    return EX_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    struct options opt = {0};
+    struct hx_error err = {0};
+    struct hx_root *root;
+    const char *words[3] = {0};
+    int n_words = 0;
+    bool yes = false, cancel = false, config = false;
+    const struct hx_cli_option rows[] = {
+        {"--root", &opt.root, NULL},
+        {"--esp", &opt.esp, NULL},
+        {"--serial", &opt.serial, NULL},
+        {"--confirm", &opt.confirm, NULL},
+        {"--answers", &opt.answers, NULL},
+        {"--json", NULL, &opt.json},
+        {"--keep-models", NULL, &opt.keep_models},
+        {"--no-boot-entry", NULL, &opt.no_entry},
+        {"--yes", NULL, &yes},
+        {"--cancel", NULL, &cancel},
+        {"--config", NULL, &config},
+        {0},
+    };
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            help(stdout);
+            return 0;
+        }
+        if (strcmp(argv[i], "--version") == 0) {
+            printf("hx-install %s\n", HX_BUILD_VERSION);
+            return 0;
+        }
+        int r = hx_cli_take(rows, argc, argv, &i);
+        if (r < 0)
+            return usage(r == -EINVAL ? "a value is missing for" : "unknown option", argv[i]);
+        if (r == 0) {
+            if (n_words == 2)
+                return usage("too many words", argv[i]);
+            words[n_words++] = argv[i];
+        }
+    }
+    const char *command = words[0];
+    if (!command)
+        return usage("a command is missing", NULL);
+    int r = hx_root_open(opt.root, &root, &err);
+    if (r < 0)
+        return hx_cli_report("hx-install", r, &err);
+    if (strcmp(command, "list") == 0 && n_words == 1) {
+        r = cmd_list(&opt, root, &err);
+    } else if (strcmp(command, "check") == 0 && n_words == 1) {
+        r = cmd_check(&opt, root, &err);
+    } else if (strcmp(command, "run") == 0 && n_words == 1) {
+        if (!opt.serial) {
+            hx_root_close(root);
+            return usage("run needs --serial", NULL);
+        }
+        r = cmd_run(&opt, root, &err);
+    } else if (strcmp(command, "prepare") == 0 && n_words == 1) {
+        r = config ? hx_prepare_config(root, &err) : hx_prepare_run(root, &err);
+    } else if (strcmp(command, "reset") == 0 && (n_words == 2 || cancel)) {
+        enum hx_reset_level level;
+        if (cancel) {
+            r = hx_reset_cancel(root, opt.esp, &err);
+        } else if (hx_reset_parse(words[1], &level) < 0) {
+            hx_root_close(root);
+            return usage("config, state or everything", words[1]);
+        } else if (!yes) {
+            r = hx_fail(&err, -EPERM, "%s; repeat it with --yes", hx_reset_text(level));
+        } else {
+            r = hx_reset_request(root, opt.esp, level, &err);
+        }
+    } else {
+        hx_root_close(root);
+        return usage("unknown command", command);
+    }
+    hx_root_close(root);
+    return r < 0 ? hx_cli_report("hx-install", r, &err) : 0;
+}
