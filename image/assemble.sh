@@ -127,3 +127,5 @@ timed "initrd" make_initrd
 timed "kernel image" make_uki
 timed "ESP" make_esp
 timed "disk" make_disk stick.img
+echo "image: root $(size "$out/root.erofs"), hash tree $(size "$out/root.verity"), initrd $(size "$out/initrd"), kernel image" \
+    "$(size "$out/uki.efi"), disk $(size "$out/stick.img") bytes; root hash $(cat "$out/root.hash")"

@@ -104,14 +104,16 @@ PRETTY_NAME="hx170 $version"
 IMAGE_ID=hx170
 IMAGE_VERSION=$version
 VERSION_ID=$version
+DEFAULT_HOSTNAME=hx170
 EOF
     echo "$version" | replace /usr/share/hx170/version
     replace /usr/share/hx170/packages <"$work/packages"
     printf 'cuda = %s\nkernel = %s\n' "$([ "$cuda" = 0 ] && echo no || echo yes)" "$(cat "$work/kernel")" |
         replace /usr/share/hx170/build
     openssl pkey -in "$signing_key" -pubout | replace /usr/share/hx170/release.pem
-    # shellcheck disable=SC1003  # a backslash for agetty
-    printf '%s\n\n' 'hx170 \\n \\l' | replace /etc/issue
+    # For agetty: device name, terminal.
+    printf '%s\n\n' 'hx170 \n \l' | replace /etc/issue
+    put 644 "$here/../LICENSE" "$here/../NOTICE" /usr/share/doc/hx170
 }
 
 put_folders() {

@@ -19,6 +19,9 @@ $(BUILD)/image/throw-away.pem:
 	@mkdir -p $(@D)
 	$(Q)(umask 077; openssl genpkey -quiet -algorithm ed25519 -out $@)
 
+# Oldest version that may be updated to this one.
+IMAGE_MINIMUM ?= 0
+
 image-tools:
 	$(Q)image/packages.sh $(BUILD) tools
 
@@ -29,10 +32,23 @@ image-tree: image-tools all $(SIGN_KEY)
 
 image: image-tree $(IMAGE_INIT)
 	$(Q)image/assemble.sh $(BUILD) $(IMAGE_INIT) $(IMAGE_VERSION) $(SOURCE_TIME)
+	$(Q)image/bundle.sh $(BUILD) $(IMAGE_VERSION) $(SIGN_KEY) $(IMAGE_MINIMUM) $(SOURCE_TIME)
+
+# What is handed out: compressed as well, and audited.
+image-release: image
+	$(Q)image/release.sh $(BUILD) $(IMAGE_VERSION)
+	$(Q)image/audit.py $(BUILD)
+
+image-audit:
+	$(Q)image/audit.py $(BUILD)
+
+# Builds again and compares; REPRO=packages installs the packages again too.
+repro:
+	$(Q)image/repro.sh $(BUILD) $(O)/bin $(IMAGE_INIT) $(IMAGE_VERSION) $(SIGN_KEY) $(CUDA) $(SOURCE_TIME) $(REPRO)
 
 # Newest packages of the mirror into the lock files.
 image-lock:
 	$(Q)image/packages.sh $(BUILD) tools lock
 	$(Q)image/packages.sh $(BUILD) image lock
 
-.PHONY: image image-tools image-tree image-lock
+.PHONY: image image-tools image-tree image-release image-audit repro image-lock
