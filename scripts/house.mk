@@ -19,6 +19,7 @@ help:
 	@echo "make man                manual pages, in $(BUILD)/man"
 	@echo "make install DESTDIR=   programs and manual pages below DESTDIR$(PREFIX)"
 	@echo "make dist               source archive of the last commit, in $(BUILD)"
+	@echo "make image              bootable USB image and update bundle, in $(BUILD)/image/work/out (as root); image-release, image-audit, repro"
 	@echo "make setup              install the Debian packages of docs/dependencies.md"
 	@echo "make clean              remove $(BUILD)"
 	@echo
