@@ -27,7 +27,7 @@ static void help(FILE *to)
         to,
         "usage: hx-install list [--json]\n"
         "       hx-install check\n"
-        "       hx-install run --serial SERIAL --confirm SERIAL [--keep-models] [--answers FILE]\n"
+        "       hx-install run --disk SERIAL --confirm SERIAL [--keep-models] [--answers FILE]\n"
         "       hx-install prepare [--config]\n"
         "       hx-install reset config|state|everything [--yes|--cancel]\n\n"
         "  list     disks, what is on them, and why one cannot be used\n"
@@ -37,7 +37,7 @@ static void help(FILE *to)
         "  prepare  at each start: a requested reset, file systems that are not there yet; with\n"
         "           --config the reset of the configuration, once /var is mounted\n"
         "  reset    asks the next start for a reset\n\n"
-        "  --serial SERIAL    the disk, as `list` shows it\n"
+        "  --disk SERIAL      the disk, as `list` shows it\n"
         "  --confirm SERIAL   the same once more, or its last four characters: it may be erased\n"
         "  --keep-models      the disk has an hx170 system; its models stay\n"
         "  --answers FILE     for the wizard of the first start\n"
@@ -239,20 +239,17 @@ int main(int argc, char **argv)
     struct options opt = {0};
     struct hx_error err = {0};
     struct hx_root *root;
-    const char *words[3] = {0};
-    int n_words = 0;
-    bool yes = false, cancel = false, config = false;
+    const char *command = NULL;
+    bool config = false;
     const struct hx_cli_option rows[] = {
         {"--root", &opt.root, NULL},
         {"--esp", &opt.esp, NULL},
-        {"--serial", &opt.serial, NULL},
+        {"--disk", &opt.serial, NULL},
         {"--confirm", &opt.confirm, NULL},
         {"--answers", &opt.answers, NULL},
         {"--json", NULL, &opt.json},
         {"--keep-models", NULL, &opt.keep_models},
         {"--no-boot-entry", NULL, &opt.no_entry},
-        {"--yes", NULL, &yes},
-        {"--cancel", NULL, &cancel},
         {"--config", NULL, &config},
         {0},
     };
@@ -268,42 +265,28 @@ int main(int argc, char **argv)
         int r = hx_cli_take(rows, argc, argv, &i);
         if (r < 0)
             return usage(r == -EINVAL ? "a value is missing for" : "unknown option", argv[i]);
-        if (r == 0) {
-            if (n_words == 2)
-                return usage("too many words", argv[i]);
-            words[n_words++] = argv[i];
-        }
+        if (r == 0 && command)
+            return usage("too many words", argv[i]);
+        if (r == 0)
+            command = argv[i];
     }
-    const char *command = words[0];
     if (!command)
         return usage("a command is missing", NULL);
     int r = hx_root_open(opt.root, &root, &err);
     if (r < 0)
         return hx_cli_report("hx-install", r, &err);
-    if (strcmp(command, "list") == 0 && n_words == 1) {
+    if (strcmp(command, "list") == 0) {
         r = cmd_list(&opt, root, &err);
-    } else if (strcmp(command, "check") == 0 && n_words == 1) {
+    } else if (strcmp(command, "check") == 0) {
         r = cmd_check(&opt, root, &err);
-    } else if (strcmp(command, "run") == 0 && n_words == 1) {
+    } else if (strcmp(command, "run") == 0) {
         if (!opt.serial) {
             hx_root_close(root);
-            return usage("run needs --serial", NULL);
+            return usage("run needs --disk", NULL);
         }
         r = cmd_run(&opt, root, &err);
-    } else if (strcmp(command, "prepare") == 0 && n_words == 1) {
+    } else if (strcmp(command, "prepare") == 0) {
         r = config ? hx_prepare_config(root, &err) : hx_prepare_run(root, &err);
-    } else if (strcmp(command, "reset") == 0 && (n_words == 2 || cancel)) {
-        enum hx_reset_level level;
-        if (cancel) {
-            r = hx_reset_cancel(root, opt.esp, &err);
-        } else if (hx_reset_parse(words[1], &level) < 0) {
-            hx_root_close(root);
-            return usage("config, state or everything", words[1]);
-        } else if (!yes) {
-            r = hx_fail(&err, -EPERM, "%s; repeat it with --yes", hx_reset_text(level));
-        } else {
-            r = hx_reset_request(root, opt.esp, level, &err);
-        }
     } else {
         hx_root_close(root);
         return usage("unknown command", command);
