@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -50,6 +51,7 @@ static inline void mount_start(struct mount *m, const char *folder, const char *
     m->pid = fork();
     assert_true(m->pid >= 0);
     if (m->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM); /* a test that crashes leaves no mount */
         int null = open("/dev/null", O_WRONLY);
         dup2(null, 2);
         execl(program, program, real, m->control, m->point, (char *)NULL);

@@ -154,7 +154,7 @@ static void full_size(int table, const struct geometry *g, int64_t n, int64_t sl
         int align;
         bool buffered;
     } ways[] = {{4096, false}, {512, false}, {0, true}};
-    char path[] = "/var/tmp/hx-test-long-XXXXXX";
+    char path[64] = "/var/tmp/hx-test-long-XXXXXX";
     struct slice s;
     struct hx_rng rng;
     hx_rng_seed(&rng, (uint64_t)table + 11);
@@ -166,6 +166,9 @@ static void full_size(int table, const struct geometry *g, int64_t n, int64_t sl
         unlink(path);
         skip();
     }
+    /* Gone when the test is, however it ends. */
+    unlink(path);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     s.rows = malloc((size_t)slice * sizeof(*s.rows));
     s.extent = malloc((size_t)slice * sizeof(*s.extent));
     assert_true(s.rows && s.extent);
@@ -207,7 +210,6 @@ static void full_size(int table, const struct geometry *g, int64_t n, int64_t sl
     }
     assert_true(across > (uint64_t)n / 24); /* 1 in 16 at 4096, 1 in 2 at 512 */
     close(fd);
-    unlink(path);
     free(s.rows);
     free(s.extent);
 }
