@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs a list of Debian 13 packages into a folder, from the mirror of this machine's own apt configuration.
-# usage: packages.sh BUILD_FOLDER tools|image [lock]
+# usage: packages.sh BUILD_FOLDER tools|image|kit [lock]
 #
 # image/packages/NAME.lock says which versions: one line a package with name, version and SHA-256. With "lock" that file
 # is written anew from what the mirror has; otherwise a package that differs from it stops the build.
@@ -9,7 +9,7 @@ here=$(dirname "$0")
 # shellcheck source=image/lib.sh
 . "$here/lib.sh"
 
-[ $# -ge 2 ] || die "usage: packages.sh BUILD_FOLDER tools|image [lock]"
+[ $# -ge 2 ] || die "usage: packages.sh BUILD_FOLDER tools|image|kit [lock]"
 mkdir -p "$1/image"
 IMAGE=$(cd "$1/image" && pwd)
 name=$2
@@ -19,10 +19,12 @@ lock=$here/packages/$name.lock
 case "$name" in
     tools) tree=$IMAGE/tools variant=apt ;;
     image) tree=$IMAGE/base variant=essential ;;
-    *) die "$name: the lists are 'tools' and 'image'" ;;
+    kit) tree=$IMAGE/kit variant=essential ;;
+    *) die "$name: the lists are 'tools', 'image' and 'kit'" ;;
 esac
 stamp=$IMAGE/$name.stamp
-key=$(cat "$wanted" "$lock" "$here/packages.sh" 2>/dev/null | sha256sum | cut -d' ' -f1)
+kernel=$(sed -n 's/^linux-image-\([^ ]*\) .*/\1/p' "$here/packages/image.lock" 2>/dev/null || true)
+key=$({ cat "$wanted" "$lock" "$here/packages.sh" 2>/dev/null; echo "$kernel"; } | sha256sum | cut -d' ' -f1)
 if [ "$mode" = check ]; then
     [ -f "$lock" ] || die "$lock is missing: make image-lock writes it"
     [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && [ -d "$tree" ] && exit 0
@@ -87,14 +89,14 @@ install_packages() {
         --extract-hook="sync-out /var/cache/apt/archives '$IMAGE/cache'" \
         --customize-hook="'$IMAGE/hook.sh' \"\$1\" $name" \
         --customize-hook="sync-out /var/cache/apt/archives '$IMAGE/cache'" \
-        --include="$(list "$wanted" | paste -sd,)" trixie "$tree.new" "$IMAGE/sources.list"
+        --include="$(list "$wanted" | sed "s/KERNEL/$kernel/" | paste -sd,)" trixie "$tree.new" "$IMAGE/sources.list"
     rm -rf "$tree.new/var/cache/apt" "$tree.new/var/lib/apt/lists"
 }
 timed "packages of $name" install_packages
 
 if [ "$mode" = lock ]; then
     cp "$tree.new/packages.lock" "$lock"
-    key=$(cat "$wanted" "$lock" "$here/packages.sh" | sha256sum | cut -d' ' -f1)
+    key=$({ cat "$wanted" "$lock" "$here/packages.sh"; echo "$kernel"; } | sha256sum | cut -d' ' -f1)
 elif ! diff "$lock" "$tree.new/packages.lock" >"$IMAGE/$name.diff"; then
     head -20 "$IMAGE/$name.diff" >&2
     die "the mirror gives other packages than $lock ('<' locked, '>' found); make image-lock takes the new ones"
