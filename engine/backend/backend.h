@@ -111,6 +111,9 @@ struct hx_backend {
     void (*graph_free)(struct hx_graph *graph);
     /* Reads size bytes and drops them: the measured read bandwidth of the card. */
     int (*read)(struct hx_device *dev, const void *src, size_t size, struct hx_error *err);
+    int (*n_sm)(const struct hx_device *dev); /* multiprocessors */
+    /* Writes out[i] = {clocks, nanoseconds}, U64, of each multiprocessor i < n. */
+    int (*clock)(struct hx_device *dev, void *out, int n, struct hx_error *err);
 };
 
 /* NULL when there is no such back end in this build; err lists those there are. */

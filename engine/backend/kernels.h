@@ -82,7 +82,7 @@ struct hx_experts_args {
     const struct hx_weight *const *w1, *const *w2, *const *w3; /* [n_expert] */
     int n_expert;
     const struct hx_tensor *sel, *weight; /* I32, F32 [T, k] */
-    const struct hx_weight *s1, *s2, *s3; /* shared expert */
+    const struct hx_weight *s1, *s2, *s3; /* shared expert; NULL: none (EXL3 on cuda only) */
     float limit;                          /* SwiGLU clamp; 0: none */
     bool quantise;                        /* e4m3 inputs of FP8 and FP4 matrices (reference mode) */
     struct hx_tensor *y;                  /* BF16 [T, D] */

@@ -11,8 +11,8 @@
 #include <sysexits.h>
 #include <time.h>
 
-#include "backend/kernels.h"
 #include "base/rand.h"
+#include "cli/bench_card.h"
 
 #define POOL      ((size_t)3 << 30) /* bytes of weights that calls walk through */
 #define REPEAT    11
@@ -44,14 +44,9 @@ static const struct shape shapes[] = {
 };
 
 struct bench {
-    const struct hx_backend *be;
-    struct hx_device *dev;
+    struct hx_bench_card card;
     struct hx_buffer *pool, *act;
     uint8_t *weights;
-    double read_rate; /* bytes a second */
-    int rows[8], n_rows;
-    const char *only;
-    bool json;
 };
 
 static double now(void)
@@ -67,8 +62,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Median seconds of one replay. */
-static int time_graph(struct bench *b, struct hx_graph *g, double *out, struct hx_error *err)
+int hx_bench_time(struct hx_bench_card *b, struct hx_graph *g, double *out, struct hx_error *err)
 {
     double t[REPEAT];
     int r = 0;
@@ -101,9 +95,9 @@ static int fill(struct bench *b, struct hx_error *err)
     }
     int r = 0;
     for (size_t at = 0; r == 0 && at < POOL; at += n)
-        r = b->be->upload(b->dev, b->weights + at, host, n, err);
+        r = b->card.be->upload(b->card.dev, b->weights + at, host, n, err);
     if (r == 0)
-        r = b->be->sync(b->dev, err);
+        r = b->card.be->sync(b->card.dev, err);
     free(host);
     return r;
 }
@@ -112,15 +106,15 @@ static int measure_reads(struct bench *b, struct hx_error *err)
 {
     struct hx_graph *g = NULL;
     double t = 0;
-    int r = b->be->capture_begin(b->dev, err);
+    int r = b->card.be->capture_begin(b->card.dev, err);
     if (r == 0)
-        r = b->be->read(b->dev, b->weights, POOL, err);
-    int e = b->be->capture_end(b->dev, &g, r == 0 ? err : NULL);
+        r = b->card.be->read(b->card.dev, b->weights, POOL, err);
+    int e = b->card.be->capture_end(b->card.dev, &g, r == 0 ? err : NULL);
     r = r < 0 ? r : e;
     if (r == 0)
-        r = time_graph(b, g, &t, err);
-    b->be->graph_free(g);
-    b->read_rate = t > 0 ? (double)POOL / t : 0;
+        r = hx_bench_time(&b->card, g, &t, err);
+    b->card.be->graph_free(g);
+    b->card.read_rate = t > 0 ? (double)POOL / t : 0;
     return r;
 }
 
@@ -134,12 +128,12 @@ static int bench_shape(struct bench *b, const struct shape *s, int n_row, struct
 {
     size_t bytes = weight_bytes(s), room = (bytes + 255) / 256 * 256;
     int n = POOL / room < MAX_CALLS ? (int)(POOL / room) : MAX_CALLS;
-    uint8_t *act = b->be->address(b->act);
+    uint8_t *act = b->card.be->address(b->act);
     struct hx_tensor x = {HX_DTYPE_BF16, 2, {n_row, s->n_in, 1, 1}, act};
     struct hx_tensor y = {HX_DTYPE_BF16, 2, {n_row, s->n_out, 1, 1}, act + ((size_t)8 << 20)};
     struct hx_graph *g = NULL;
     double t = 0;
-    int r = b->be->capture_begin(b->dev, err);
+    int r = b->card.be->capture_begin(b->card.dev, err);
     for (int i = 0; r == 0 && i < n; i++) {
         uint8_t *at = b->weights + room * (size_t)i;
         struct hx_weight w = {.format = s->format, .n_out = s->n_out, .n_in = s->n_in};
@@ -150,69 +144,72 @@ static int bench_shape(struct bench *b, const struct shape *s, int n_row, struct
                                at};
         w.part[HX_PART_SCALE] = (struct hx_tensor){
             HX_DTYPE_F8_E8M0, 2, {s->n_out / 32, s->n_in / 32, 1, 1}, at + s->n_out * s->n_in};
-        r = b->be->kernels->linear(b->dev, &w, false, &x, &y, err);
+        r = b->card.be->kernels->linear(b->card.dev, &w, false, &x, &y, err);
     }
-    int e = b->be->capture_end(b->dev, &g, r == 0 ? err : NULL);
+    int e = b->card.be->capture_end(b->card.dev, &g, r == 0 ? err : NULL);
     r = r < 0 ? r : e;
     if (r == 0)
-        r = time_graph(b, g, &t, err);
-    b->be->graph_free(g);
+        r = hx_bench_time(&b->card, g, &t, err);
+    b->card.be->graph_free(g);
     if (r < 0)
         return hx_wrap(err, r, "%s, %d rows", s->name, n_row);
     double us = t / n * 1e6, rate = (double)bytes / (t / n);
     printf(
-        b->json
+        b->card.json
             ? "{\"op\":\"linear\",\"name\":\"%s\",\"out\":%lld,\"in\":%lld,\"rows\":%d,\"us\":%.2f,"
               "\"bytes\":%zu,\"gb_s\":%.0f,\"of_read\":%.3f}\n"
             : "%-14s %6lld x %-6lld %4d rows %9.2f us %11zu bytes %7.0f GB/s %6.3f of read\n",
         s->name, (long long)s->n_out, (long long)s->n_in, n_row, us, bytes, rate / 1e9,
-        rate / b->read_rate);
+        rate / b->card.read_rate);
     return 0;
 }
 
 static int run(struct bench *b, struct hx_error *err)
 {
-    int r = b->be->open(0, &b->dev, err);
+    int r = b->card.be->open(0, &b->card.dev, err);
     if (r == 0)
-        r = b->be->alloc(b->dev, HX_MEM_DEVICE, POOL, &b->pool, err);
+        r = b->card.be->alloc(b->card.dev, HX_MEM_DEVICE, POOL, &b->pool, err);
     if (r == 0)
-        r = b->be->alloc(b->dev, HX_MEM_DEVICE, (size_t)64 << 20, &b->act, err);
+        r = b->card.be->alloc(b->card.dev, HX_MEM_DEVICE, (size_t)64 << 20, &b->act, err);
     if (r == 0) {
-        b->weights = b->be->address(b->pool);
+        b->weights = b->card.be->address(b->pool);
         r = fill(b, err);
     }
     if (r == 0)
-        r = b->be->upload(b->dev, b->be->address(b->act), b->weights, 0, err);
+        r = b->card.be->upload(b->card.dev, b->card.be->address(b->act), b->weights, 0, err);
     if (r == 0)
-        r = b->be->copy(b->dev, b->be->address(b->act), b->weights, (size_t)8 << 20, err);
+        r = b->card.be->copy(b->card.dev, b->card.be->address(b->act), b->weights, (size_t)8 << 20,
+                             err);
     if (r == 0)
         r = measure_reads(b, err);
     if (r == 0)
-        printf(b->json ? "{\"op\":\"read\",\"gb_s\":%.0f}\n" : "read bandwidth %.0f GB/s\n",
-               b->read_rate / 1e9);
+        printf(b->card.json ? "{\"op\":\"read\",\"gb_s\":%.0f}\n" : "read bandwidth %.0f GB/s\n",
+               b->card.read_rate / 1e9);
     for (size_t i = 0; r == 0 && i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        if (b->only && !strstr(shapes[i].name, b->only))
+        if (b->card.only && !strstr(shapes[i].name, b->card.only))
             continue;
-        for (int k = 0; r == 0 && k < b->n_rows; k++)
-            r = bench_shape(b, &shapes[i], b->rows[k], err);
+        for (int k = 0; r == 0 && k < b->card.n_rows; k++)
+            r = bench_shape(b, &shapes[i], b->card.rows[k], err);
     }
+    if (r == 0 && (!b->card.only || strstr("experts", b->card.only)))
+        r = hx_bench_experts(&b->card, err);
     if (b->pool)
-        b->be->free(b->pool);
+        b->card.be->free(b->pool);
     if (b->act)
-        b->be->free(b->act);
-    b->be->close(b->dev);
+        b->card.be->free(b->act);
+    b->card.be->close(b->card.dev);
     return r;
 }
 
 static bool read_rows(struct bench *b, const char *text)
 {
-    b->n_rows = 0;
-    for (const char *p = text; b->n_rows < 8;) {
+    b->card.n_rows = 0;
+    for (const char *p = text; b->card.n_rows < 8;) {
         char *end;
         long v = strtol(p, &end, 10);
         if (end == p || v < 1 || v > 512)
             return false;
-        b->rows[b->n_rows++] = (int)v;
+        b->card.rows[b->card.n_rows++] = (int)v;
         if (!*end)
             return true;
         if (*end != ',')
@@ -228,7 +225,7 @@ int hx_bench_kernels(int argc, char **argv)
         {"backend", required_argument, NULL, 'b'}, {"rows", required_argument, NULL, 'r'},
         {"only", required_argument, NULL, 'o'},    {"json", no_argument, NULL, 'j'},
         {"help", no_argument, NULL, 'h'},          {0}};
-    struct bench b = {.rows = {1, 4, 6, 8}, .n_rows = 4};
+    struct bench b = {.card = {.rows = {1, 4, 6, 8}, .n_rows = 4}};
     const char *name = "cuda";
     struct hx_error err = {0};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -246,12 +243,12 @@ int hx_bench_kernels(int argc, char **argv)
             return EX_USAGE;
         }
         name = c == 'b' ? optarg : name;
-        b.only = c == 'o' ? optarg : b.only;
-        b.json = b.json || c == 'j';
+        b.card.only = c == 'o' ? optarg : b.card.only;
+        b.card.json = b.card.json || c == 'j';
     }
-    b.be = hx_backend_select(name, &err);
-    int r = b.be ? 0 : -ENODEV;
-    if (r == 0 && (!b.be->capture_begin || !b.be->read))
+    b.card.be = hx_backend_select(name, &err);
+    int r = b.card.be ? 0 : -ENODEV;
+    if (r == 0 && (!b.card.be->capture_begin || !b.card.be->read))
         r = hx_fail(&err, -ENOTSUP, "back end '%s' cannot record work: a card is needed", name);
     if (r == 0)
         r = run(&b, &err);

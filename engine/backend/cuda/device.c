@@ -228,6 +228,16 @@ static int read_memory(struct hx_device *d, const void *src, size_t size, struct
                          "reading memory", err);
 }
 
+static int n_sm(const struct hx_device *d)
+{
+    return d->n_sm;
+}
+
+static int sample_clock(struct hx_device *d, void *out, int n, struct hx_error *err)
+{
+    return hx_cuda_check(hx_cu_clock(d->stream, out, n, d->n_sm * 2), "sampling clocks", err);
+}
+
 void *hx_cuda_scratch(struct hx_device *dev, size_t n, struct hx_error *err)
 {
     n = (n + 255) / 256 * 256;
@@ -264,6 +274,8 @@ const struct hx_backend hx_backend_cuda = {
     .replay = replay,
     .graph_free = graph_free,
     .read = read_memory,
+    .n_sm = n_sm,
+    .clock = sample_clock,
 };
 
 /* Every operation by its plain kernel: the CPU back end's bits on the card, to find where a fast
@@ -285,4 +297,6 @@ const struct hx_backend hx_backend_cuda_exact = {
     .replay = replay,
     .graph_free = graph_free,
     .read = read_memory,
+    .n_sm = n_sm,
+    .clock = sample_clock,
 };

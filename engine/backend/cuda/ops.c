@@ -257,12 +257,30 @@ struct expert_room {
     uint16_t *t;
 };
 
-/* m tokens from t0: routed experts pair by pair, then the shared one, then the sum. */
-static int expert_tile(struct hx_device *dev, const struct hx_experts_args *x,
-                       const struct hx_cuda_choice w[3], const struct hx_cuda_choice s[3], int t0,
-                       int m, struct expert_room *k, struct hx_error *err)
+/* The shared expert of m rows: out F32 [m][d]; a, b F32 and t BF16 are room for [m][width]. */
+static int shared_expert(struct hx_device *dev, const struct hx_experts_args *x, const uint16_t *z,
+                         int m, float *a, float *b, uint16_t *t, float *out, struct hx_error *err)
 {
     int64_t d = x->z->ne[1], ff = x->s1->n_out;
+    struct hx_tensor in = {HX_DTYPE_BF16, 2, {m, d, 1, 1}, (void *)(uintptr_t)z};
+    struct hx_tensor mid = {HX_DTYPE_BF16, 2, {m, ff, 1, 1}, t};
+    struct hx_tensor left = {HX_DTYPE_F32, 2, {m, ff, 1, 1}, a}, right = left;
+    struct hx_tensor y = {HX_DTYPE_F32, 2, {m, d, 1, 1}, out};
+    right.data = b;
+    int r = linear_rows(dev, x->s1, d, 0, &in, &left, err);
+    if (r == 0)
+        r = linear_rows(dev, x->s3, d, 0, &in, &right, err);
+    if (r == 0)
+        r = LAUNCH(hx_cu_swiglu(dev->stream, a, b, NULL, m, ff, x->limit, t), "shared expert");
+    return r < 0 ? r : linear_rows(dev, x->s2, ff, 0, &mid, &y, err);
+}
+
+/* m tokens from t0: routed experts pair by pair, then the shared one, then the sum. */
+static int expert_tile(struct hx_device *dev, const struct hx_experts_args *x,
+                       const struct hx_cuda_choice w[3], int t0, int m, struct expert_room *k,
+                       struct hx_error *err)
+{
+    int64_t d = x->z->ne[1], ff = w[0].n_out;
     int used = (int)x->sel->ne[1], pairs = m * used;
     const uint16_t *z = (const uint16_t *)x->z->data + t0 * d;
     const float *weight = (const float *)x->weight->data + t0 * used;
@@ -278,14 +296,7 @@ static int expert_tile(struct hx_device *dev, const struct hx_experts_args *x,
     if (r == 0)
         r = product(dev, &e[1], k->t, 1, ff, 0, pairs, k->out, err);
     if (r == 0)
-        r = product(dev, &s[0], z, 1, d, 0, m, k->a, err);
-    if (r == 0)
-        r = product(dev, &s[2], z, 1, d, 0, m, k->b, err);
-    if (r == 0)
-        r = LAUNCH(hx_cu_swiglu(dev->stream, k->a, k->b, NULL, m, ff, x->limit, k->t),
-                   "shared expert");
-    if (r == 0)
-        r = product(dev, &s[1], k->t, 1, ff, 0, m, k->shared, err);
+        r = shared_expert(dev, x, z, m, k->a, k->b, k->t, k->shared, err);
     if (r == 0)
         r = LAUNCH(hx_cu_expert_sum(dev->stream, k->out, k->shared, m, used, d,
                                     (uint16_t *)x->y->data + t0 * d),
@@ -293,20 +304,68 @@ static int expert_tile(struct hx_device *dev, const struct hx_experts_args *x,
     return r;
 }
 
+/* Experts with a kernel of their own, some tokens at a time. */
+static int exl3_experts(struct hx_device *dev, const struct hx_experts_args *x,
+                        const struct hx_cuda_choice w[3], struct hx_error *err)
+{
+    size_t mark = dev->used;
+    int64_t d = x->z->ne[1], ff = w[0].n_out, width = x->s1 ? x->s1->n_out : 0;
+    int n = (int)x->z->ne[0], used = (int)x->sel->ne[1], r = 0;
+    struct hx_cuda_exl3 a = {.used = used,
+                             .n_expert = x->n_expert,
+                             .bits = w[0].mul1_bits,
+                             .down_bits = w[1].mul1_bits,
+                             .d = d,
+                             .ff = ff,
+                             .w1 = w[0].table,
+                             .w2 = w[1].table,
+                             .w3 = w[2].table,
+                             .limit = x->limit};
+    /* The larger half of the room: what linear needs for other formats comes on top. */
+    size_t row = hx_cu_exl3_room(&a, 64) / 64 + (size_t)width * 10 + (size_t)d * 4;
+    int64_t fit = (int64_t)((HX_CUDA_SCRATCH - dev->used) / 2 / row);
+    int tile = fit < 1 ? 1 : fit < n ? (int)fit : n;
+    size_t rows = (size_t)tile;
+    float *left = hx_cuda_scratch(dev, rows * (size_t)width * 4, err);
+    float *right = left ? hx_cuda_scratch(dev, rows * (size_t)width * 4, err) : NULL;
+    uint16_t *mid = right ? hx_cuda_scratch(dev, rows * (size_t)width * 2, err) : NULL;
+    float *shared = mid ? hx_cuda_scratch(dev, rows * (size_t)d * 4, err) : NULL;
+    a.room = shared ? hx_cuda_scratch(dev, hx_cu_exl3_room(&a, tile), err) : NULL;
+    if (!a.room)
+        r = -ENOMEM;
+    a.shared = x->s1 ? shared : NULL;
+    for (int t0 = 0; r == 0 && t0 < n; t0 += tile) {
+        a.n_tok = n - t0 < tile ? n - t0 : tile;
+        a.z = (const uint16_t *)x->z->data + t0 * d;
+        a.sel = (const int32_t *)x->sel->data + t0 * used;
+        a.weight = (const float *)x->weight->data + t0 * used;
+        a.y = (uint16_t *)x->y->data + t0 * d;
+        if (x->s1)
+            r = shared_expert(dev, x, a.z, a.n_tok, left, right, mid, shared, err);
+        if (r == 0)
+            r = LAUNCH(hx_cu_exl3(dev->stream, &a, dev->n_sm), "experts");
+    }
+    hx_cuda_scratch_reset(dev, mark);
+    return r;
+}
+
 static int experts(struct hx_device *dev, const struct hx_experts_args *x, struct hx_error *err)
 {
     size_t mark = dev->used;
-    int64_t d = x->z->ne[1], ff = x->s1->n_out;
+    int64_t d = x->z->ne[1];
     int n = (int)x->z->ne[0], used = (int)x->sel->ne[1], r = refuse_quantised(x->quantise, err);
     const struct hx_weight *const *table[3] = {x->w1, x->w2, x->w3};
-    const struct hx_weight *shared[3] = {x->s1, x->s2, x->s3};
-    struct hx_cuda_choice w[3], s[3];
-    for (int i = 0; r == 0 && i < 3; i++) {
+    struct hx_cuda_choice w[3];
+    for (int i = 0; r == 0 && i < 3; i++)
         r = hx_cuda_choice_of(dev, table[i], x->n_expert, &w[i], err);
-        s[i] = hx_cuda_choice_one(shared[i]);
-    }
     if (r < 0 || n == 0)
         return r;
+    if (!dev->exact && hx_cu_exl3_takes(&w[0], &w[1], &w[2], x->n_expert))
+        return exl3_experts(dev, x, w, err);
+    if (!x->s1)
+        return hx_fail(err, -ENOTSUP, "cuda: experts of this format need a shared one");
+    /* Wide enough for the shared expert too. */
+    int64_t ff = x->s1->n_out > w[0].n_out ? x->s1->n_out : w[0].n_out;
     size_t pair = (size_t)(2 * ff + d) * 4 + (size_t)ff * 2;
     size_t row = pair * (size_t)used + (size_t)d * 4;
     int64_t fit = (int64_t)((HX_CUDA_SCRATCH - dev->used) / 2 / row);
@@ -321,7 +380,7 @@ static int experts(struct hx_device *dev, const struct hx_experts_args *x, struc
     if (!k.t)
         r = -ENOMEM;
     for (int t0 = 0; r == 0 && t0 < n; t0 += tile)
-        r = expert_tile(dev, x, w, s, t0, n - t0 < tile ? n - t0 : tile, &k, err);
+        r = expert_tile(dev, x, w, t0, n - t0 < tile ? n - t0 : tile, &k, err);
     hx_cuda_scratch_reset(dev, mark);
     return r;
 }

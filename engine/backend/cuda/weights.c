@@ -29,9 +29,20 @@ struct hx_cuda_weight hx_cuda_weight(const struct hx_weight *w)
     return c;
 }
 
+static int32_t mul1_bits(const struct hx_cuda_weight *w)
+{
+    bool plain = w->format == (int32_t)HX_FORMAT_EXL3 && w->codebook == (int32_t)HX_CODEBOOK_MUL1 &&
+                 !w->bias && (int64_t)w->k_tiles * 16 == w->n_in &&
+                 (int64_t)w->n_tiles * 16 == w->n_out;
+    return plain ? w->bits : 0;
+}
+
 static void widen(struct hx_cuda_choice *c, const struct hx_cuda_weight *w)
 {
-    bool exl3 = w->format == (int32_t)HX_FORMAT_EXL3;
+    bool exl3 = w->format == (int32_t)HX_FORMAT_EXL3, first = !c->has_exl3 && !c->has_plain;
+    bool same =
+        first || (c->mul1_bits == mul1_bits(w) && c->n_out == w->n_out && c->n_in == w->n_in);
+    c->mul1_bits = same ? mul1_bits(w) : 0;
     c->has_exl3 = c->has_exl3 || exl3;
     c->has_plain = c->has_plain || !exl3;
     c->n_out = w->n_out;

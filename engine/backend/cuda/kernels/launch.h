@@ -47,6 +47,7 @@ struct hx_cuda_choice {
     bool has_exl3, has_plain;
     int64_t n_out, n_in; /* of all entries */
     int64_t k_padded, n_padded;
+    int32_t mul1_bits; /* all entries EXL3, codebook mul1, without padding and bias: their bits, else 0 */
 };
 
 #define HX_CUDA_MAX_SEQ 64
@@ -67,6 +68,9 @@ struct hx_cuda_batch {
 /* ---- read.cu ---- */
 /* Reads bytes (a multiple of 16) with n_block blocks of 512 threads. */
 cudaError_t hx_cu_read(cudaStream_t s, const void *p, size_t bytes, int n_block, uint32_t *sink);
+
+/* out[i] = {clocks, nanoseconds} of multiprocessor i < n, as far as the n_block blocks reach them. */
+cudaError_t hx_cu_clock(cudaStream_t s, uint64_t *out, int n, int n_block);
 
 /* ---- rows.cu ---- */
 cudaError_t hx_cu_embed(cudaStream_t s, const uint16_t *table, const int32_t *token, int n_row,
@@ -135,6 +139,26 @@ struct hx_cuda_route {
     uint32_t *fault;
 };
 cudaError_t hx_cu_route(cudaStream_t s, const struct hx_cuda_route *a);
+
+/* ---- exl3.cu ---- */
+/* A layer of EXL3 experts, gate and up of the same bits; y as hx_cu_expert_sum's. */
+struct hx_cuda_exl3 {
+    int n_tok, used, n_expert, bits, down_bits;
+    int64_t d, ff;
+    const struct hx_cuda_weight *w1, *w2, *w3; /* device, [n_expert] */
+    const uint16_t *z;                         /* [n_tok][d] */
+    const int32_t *sel;                        /* [n_tok][used] */
+    const float *weight;
+    float limit;
+    const float *shared; /* [n_tok][d]: the shared expert's output, or NULL */
+    void *room;          /* hx_cu_exl3_room bytes */
+    uint16_t *y;
+};
+bool hx_cu_exl3_takes(const struct hx_cuda_choice *w1, const struct hx_cuda_choice *w2,
+                      const struct hx_cuda_choice *w3, int n_expert);
+/* used, d and ff of a count. */
+size_t hx_cu_exl3_room(const struct hx_cuda_exl3 *a, int n_tok);
+cudaError_t hx_cu_exl3(cudaStream_t s, const struct hx_cuda_exl3 *a, int n_sm);
 
 /* ---- kv.cu ---- */
 /* which: enum hx_kv_which. */

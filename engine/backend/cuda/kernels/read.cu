@@ -23,3 +23,24 @@ cudaError_t hx_cu_read(cudaStream_t s, const void *p, size_t bytes, int n_block,
     read_all<<<n_block, 512, 0, s>>>((const uint4 *)p, bytes / 16, sink);
     return cudaGetLastError();
 }
+
+static __global__ void sample(uint64_t *out, int n)
+{
+    uint32_t sm;
+    uint64_t ns;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    if (threadIdx.x == 0 && sm < (uint32_t)n) {
+        out[2 * sm] = (uint64_t)clock64();
+        out[2 * sm + 1] = ns;
+    }
+}
+
+cudaError_t hx_cu_clock(cudaStream_t s, uint64_t *out, int n, int n_block)
+{
+    cudaError_t e = cudaMemsetAsync(out, 0, (size_t)n * 16, s);
+    if (e != cudaSuccess)
+        return e;
+    sample<<<n_block, 32, 0, s>>>(out, n);
+    return cudaGetLastError();
+}

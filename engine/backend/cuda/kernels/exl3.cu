@@ -1,0 +1,360 @@
+/* A layer of EXL3 experts for few rows (docs/kernels.md, "EXL3 experts"): rows grouped by expert and
+ * rotated, gate and up, SwiGLU and rotation, down, rotation and sum. A row's bits depend on nothing but the
+ * row and its experts: scales of the 8-bit pairs are the row's own, products are exact integers. */
+#include "backend/cuda/kernels/exl3_inner.cuh"
+
+#define MAX_EXPERT 4096
+#define MAX_WIDTH  8192 /* inputs or outputs: the values of a row lie in shared memory */
+#define K_STEP     0.00676727294921875f   /* binary16 0x1EEE */
+#define K_OFFSET   (-0.0018157958984375f) /* 510 K_STEP - 3.453125 */
+
+/* Of one row of one matrix: its step, and 254 sum(i) + sum(j). */
+struct row_scale {
+    float q;
+    int32_t sum;
+};
+
+struct layer {
+    struct hx_cuda_exl3 a;
+    int n_pair;
+    int32_t *n_job, *order;
+    struct exl3_job *job;
+    struct row_scale *scale[2]; /* [2][pairs] of gate and up, [pairs] of down */
+    uint8_t *codes[2];          /* [2][pairs][2][d], [pairs][2][ff] */
+    unsigned long long *sum[2]; /* [2][pairs][ff], [pairs][d] */
+};
+
+/* ---- rotations and 8-bit pairs ---- */
+
+/* Sum transform of 128 values, four neighbours a lane. */
+static __device__ __forceinline__ float4 hadamard128(float4 v)
+{
+    int lane = threadIdx.x % 32;
+    float a = v.x + v.y, b = v.x - v.y, c = v.z + v.w, d = v.z - v.w;
+    v = make_float4(a + c, b + d, a - c, b - d);
+#pragma unroll
+    for (int h = 1; h < 32; h *= 2) {
+        float4 o;
+        o.x = __shfl_xor_sync(0xFFFFFFFFu, v.x, h);
+        o.y = __shfl_xor_sync(0xFFFFFFFFu, v.y, h);
+        o.z = __shfl_xor_sync(0xFFFFFFFFu, v.z, h);
+        o.w = __shfl_xor_sync(0xFFFFFFFFu, v.w, h);
+        if (lane & h)
+            v = make_float4(o.x - v.x, o.y - v.y, o.z - v.z, o.w - v.w);
+        else
+            v = make_float4(o.x + v.x, o.y + v.y, o.z + v.z, o.w + v.w);
+    }
+    return v;
+}
+
+/* Four neighbouring binary16 values. */
+static __device__ __forceinline__ float4 halves(const uint16_t *p)
+{
+    ushort4 h = *(const ushort4 *)p;
+    return make_float4(f16_value(h.x), f16_value(h.y), f16_value(h.z), f16_value(h.w));
+}
+
+/* Bits of the largest magnitude; a NaN is larger than all else. */
+static __device__ __forceinline__ uint32_t magnitude(uint32_t most, float4 v)
+{
+    most = max(most, __float_as_uint(v.x) & 0x7FFFFFFFu);
+    most = max(most, __float_as_uint(v.y) & 0x7FFFFFFFu);
+    most = max(most, __float_as_uint(v.z) & 0x7FFFFFFFu);
+    return max(most, __float_as_uint(v.w) & 0x7FFFFFFFu);
+}
+
+/* A block's n values v (shared) as pairs: codes [2][n]. Inside 16 inputs, word r holds inputs 2 r, 2 r + 1,
+ * 2 r + 8, 2 r + 9: those of one step of a lane. most: this thread's largest magnitude. */
+static __device__ void quantise_row(const float *v, int n, uint32_t most, uint8_t *codes,
+                                    struct row_scale *scale)
+{
+    __shared__ uint32_t part[32];
+    __shared__ int32_t sums[32];
+    int warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
+    most = __reduce_max_sync(0xFFFFFFFFu, most);
+    if (threadIdx.x % 32 == 0)
+        part[warp] = most;
+    __syncthreads();
+    for (int i = 0; i < n_warp; i++)
+        most = max(most, part[i]);
+    float q = __uint_as_float(most) / 127.0f, r = q > 0 ? 1.0f / q : 0;
+    r = isinf(r) ? 0 : r; /* all values below the smallest normal number over 127 */
+    int32_t sum = 0;
+    for (int w = threadIdx.x; w < n / 4; w += blockDim.x) {
+        const float *at = v + w / 4 * 16 + w % 4 * 2;
+        uint32_t high = 0, low = 0;
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            float x = at[(k & 1) + (k >> 1) * 8];
+            int i = max(-127, min(127, __float2int_rn(x * r)));
+            int j = max(-127, min(127, __float2int_rn((x - q * (float)i) * r * 254.0f)));
+            high |= (uint32_t)(i & 255) << 8 * k;
+            low |= (uint32_t)(j & 255) << 8 * k;
+            sum += 254 * i + j;
+        }
+        ((uint32_t *)codes)[w] = high;
+        ((uint32_t *)(codes + n))[w] = low;
+    }
+    sum = __reduce_add_sync(0xFFFFFFFFu, sum);
+    if (threadIdx.x % 32 == 0)
+        sums[warp] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        sum = 0;
+        for (int i = 0; i < n_warp; i++)
+            sum += sums[i];
+        scale->q = q;
+        scale->sum = sum;
+    }
+}
+
+/* Outputs 128 b + 4 lane .. + 3 of a product, from its integer sums. */
+static __device__ __forceinline__ float4 outputs(const unsigned long long *sum, struct row_scale s,
+                                                 const struct hx_cuda_weight *w, int b)
+{
+    int at = 128 * b + threadIdx.x % 32 * 4;
+    float v[4], q = s.q * (1.0f / 254.0f), offset = K_OFFSET * (float)s.sum;
+    const longlong2 *p = (const longlong2 *)(sum + at);
+    longlong2 lo = p[0], hi = p[1];
+    int64_t part[4] = {lo.x, lo.y, hi.x, hi.y}, centre = (int64_t)510 * s.sum;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[i] = q * (K_STEP * (float)(part[i] - centre) + offset);
+    float4 y = hadamard128(make_float4(v[0], v[1], v[2], v[3])), h = halves(w->svh + at);
+    float f = 1.0f / 128.0f;
+    return make_float4(y.x * f * h.x, y.y * f * h.y, y.z * f * h.z, y.w * f * h.w);
+}
+
+/* ---- launches ---- */
+
+/* Jobs of at most EXL3_ROWS rows of one expert, experts ascending. */
+static __device__ void group_rows(const struct layer &p)
+{
+    __shared__ int32_t count[MAX_EXPERT];
+    __shared__ int2 before[256];
+    int n = p.a.n_expert, id = threadIdx.x;
+    for (int e = id; e < n; e += 256)
+        count[e] = 0;
+    __syncthreads();
+    for (int i = id; i < p.n_pair; i += 256)
+        atomicAdd(&count[p.a.sel[i]], 1);
+    __syncthreads();
+    int each = (n + 255) / 256, e0 = min(n, id * each), e1 = min(n, e0 + each);
+    int2 mine = make_int2(0, 0); /* rows, jobs */
+    for (int e = e0; e < e1; e++) {
+        mine.x += count[e];
+        mine.y += (count[e] + EXL3_ROWS - 1) / EXL3_ROWS;
+    }
+    before[id] = mine;
+    __syncthreads();
+    for (int h = 1; h < 256; h *= 2) {
+        int2 o = id >= h ? before[id - h] : make_int2(0, 0);
+        __syncthreads();
+        before[id].x += o.x;
+        before[id].y += o.y;
+        __syncthreads();
+    }
+    if (id == 255)
+        *p.n_job = before[255].y;
+    int row = before[id].x - mine.x, job = before[id].y - mine.y;
+    for (int e = e0; e < e1; e++) {
+        int c = count[e];
+        for (int k = 0; k < c; k += EXL3_ROWS)
+            p.job[job++] = {e, row + k, min(EXL3_ROWS, c - k)};
+        count[e] = row;
+        row += c;
+    }
+    __syncthreads();
+    for (int i = id; i < p.n_pair; i += 256)
+        p.order[atomicAdd(&count[p.a.sel[i]], 1)] = i;
+}
+
+static __device__ void clear(unsigned long long *p, int n)
+{
+    for (int i = threadIdx.x; i < n / 2; i += blockDim.x)
+        ((ulonglong2 *)p)[i] = make_ulonglong2(0, 0);
+}
+
+/* Blocks (0 and 1, pair): input of gate and up. Block (2, 0): groups; (2, 1 + pair): sums of down. */
+static __global__ void __launch_bounds__(256) begin(struct layer p)
+{
+    extern __shared__ __align__(16) float v[];
+    int pair = blockIdx.y, matrix = blockIdx.x, lane = threadIdx.x % 32;
+    int d = (int)p.a.d, ff = (int)p.a.ff;
+    if (matrix < 2 && pair == p.n_pair)
+        return;
+    if (matrix == 2) {
+        if (pair == 0)
+            group_rows(p);
+        else
+            clear(p.sum[1] + (int64_t)(pair - 1) * d, d);
+        return;
+    }
+    const uint16_t *x = p.a.z + (int64_t)(pair / p.a.used) * d;
+    const uint16_t *suh = (matrix ? p.a.w3 : p.a.w1)[p.a.sel[pair]].suh;
+    uint32_t most = 0;
+    for (int b = threadIdx.x / 32; b < d / 128; b += 8) {
+        int at = 128 * b + 4 * lane;
+        ushort4 h = *(const ushort4 *)(x + at);
+        float4 s = halves(suh + at);
+        float4 y = hadamard128(make_float4(bf16_value(h.x) * s.x, bf16_value(h.y) * s.y,
+                                           bf16_value(h.z) * s.z, bf16_value(h.w) * s.w));
+        *(float4 *)(v + at) = y;
+        most = magnitude(most, y);
+    }
+    int64_t row = (int64_t)matrix * p.n_pair + pair;
+    clear(p.sum[0] + row * ff, ff);
+    quantise_row(v, d, most, p.codes[0] + row * 2 * d, &p.scale[0][row]);
+}
+
+static __device__ __forceinline__ float gated(float a, float b, float weight, float limit)
+{
+    a = bf16_round(a), b = bf16_round(b);
+    if (limit > 0) {
+        a = a > limit ? limit : a;
+        b = b > limit ? limit : b < -limit ? -limit : b;
+    }
+    float v = (float)((double)a / (1.0 + exp(-(double)a))) * b;
+    return bf16_round(weight * v);
+}
+
+/* A block a pair: activation, input of down. */
+static __global__ void middle(struct layer p)
+{
+    extern __shared__ __align__(16) float v[];
+    int pair = blockIdx.x, lane = threadIdx.x % 32, ff = (int)p.a.ff, e = p.a.sel[pair];
+    const struct hx_cuda_weight *w1 = &p.a.w1[e], *w2 = &p.a.w2[e], *w3 = &p.a.w3[e];
+    struct row_scale s1 = p.scale[0][pair], s3 = p.scale[0][p.n_pair + pair];
+    const unsigned long long *a = p.sum[0] + (int64_t)pair * ff;
+    const unsigned long long *b = a + (int64_t)p.n_pair * ff;
+    float weight = p.a.weight[pair], limit = p.a.limit;
+    uint32_t most = 0;
+    for (int i = threadIdx.x / 32; i < ff / 128; i += blockDim.x / 32) {
+        int at = 128 * i + 4 * lane;
+        float4 x = outputs(a, s1, w1, i), y = outputs(b, s3, w3, i), s = halves(w2->suh + at);
+        float4 t = make_float4(gated(x.x, y.x, weight, limit) * s.x,
+                               gated(x.y, y.y, weight, limit) * s.y,
+                               gated(x.z, y.z, weight, limit) * s.z,
+                               gated(x.w, y.w, weight, limit) * s.w);
+        t = hadamard128(t);
+        *(float4 *)(v + at) = t;
+        most = magnitude(most, t);
+    }
+    quantise_row(v, ff, most, p.codes[1] + (int64_t)pair * 2 * ff, &p.scale[1][pair]);
+}
+
+/* A warp 128 outputs of a token: its experts in listed order, the shared one last. */
+static __global__ void __launch_bounds__(128) finish(struct layer p)
+{
+    int token = blockIdx.y, b = blockIdx.x * 4 + threadIdx.x / 32, d = (int)p.a.d;
+    if (b >= d / 128)
+        return;
+    int64_t at = (int64_t)token * d + 128 * b + threadIdx.x % 32 * 4;
+    float4 y = make_float4(0, 0, 0, 0), s = y;
+    if (p.a.shared)
+        s = *(const float4 *)(p.a.shared + at);
+    for (int k = 0; k < p.a.used; k++) {
+        int pair = token * p.a.used + k;
+        float4 o = outputs(p.sum[1] + (int64_t)pair * d, p.scale[1][pair],
+                           &p.a.w2[p.a.sel[pair]], b);
+        y = make_float4(y.x + bf16_round(o.x), y.y + bf16_round(o.y), y.z + bf16_round(o.z),
+                        y.w + bf16_round(o.w));
+    }
+    *(ushort4 *)(p.a.y + at) =
+        make_ushort4(to_bf16(y.x + bf16_round(s.x)), to_bf16(y.y + bf16_round(s.y)),
+                     to_bf16(y.z + bf16_round(s.z)), to_bf16(y.w + bf16_round(s.w)));
+}
+
+template <int BITS> static void products(cudaStream_t s, const struct exl3_inner &p, int n_sm)
+{
+    unsigned n = (unsigned)(n_sm * EXL3_BLOCKS);
+    if (p.n_out == 2304)
+        exl3_products<BITS, 144><<<n, EXL3_WARPS * 32, 0, s>>>(p);
+    else if (p.n_out == 5120)
+        exl3_products<BITS, 320><<<n, EXL3_WARPS * 32, 0, s>>>(p);
+    else
+        exl3_products<BITS, 0><<<n, EXL3_WARPS * 32, 0, s>>>(p);
+}
+
+static void start(cudaStream_t s, const struct exl3_inner &p, int bits, int n_sm)
+{
+    if (bits == 3)
+        products<3>(s, p, n_sm);
+    else
+        products<2>(s, p, n_sm);
+}
+
+bool hx_cu_exl3_takes(const struct hx_cuda_choice *w1, const struct hx_cuda_choice *w2,
+                      const struct hx_cuda_choice *w3, int n_expert)
+{
+    const struct hx_cuda_choice *w[3] = {w1, w2, w3};
+    for (int i = 0; i < 3; i++) {
+        if (w[i]->mul1_bits != 2 && w[i]->mul1_bits != 3)
+            return false;
+        if (w[i]->n_in % 128 != 0 || w[i]->n_out % 128 != 0 || w[i]->n_in > MAX_WIDTH ||
+            w[i]->n_out > MAX_WIDTH)
+            return false;
+    }
+    return n_expert <= MAX_EXPERT && w1->mul1_bits == w3->mul1_bits && w1->n_in == w3->n_in &&
+           w1->n_out == w3->n_out && w2->n_in == w1->n_out && w2->n_out == w1->n_in;
+}
+
+static size_t carve(uint8_t *room, size_t *used, size_t n, uint8_t **out)
+{
+    *out = room + *used;
+    return *used += (n + 255) / 256 * 256;
+}
+
+static size_t lay_out(struct layer *p, uint8_t *room)
+{
+    size_t n = (size_t)p->n_pair, d = (size_t)p->a.d, ff = (size_t)p->a.ff, used = 0;
+    uint8_t *at[9];
+    carve(room, &used, 4, &at[0]);
+    carve(room, &used, n * 4, &at[1]);
+    carve(room, &used, n * sizeof(struct exl3_job), &at[2]);
+    carve(room, &used, 2 * n * sizeof(struct row_scale), &at[3]);
+    carve(room, &used, n * sizeof(struct row_scale), &at[4]);
+    carve(room, &used, 2 * n * 2 * d, &at[5]);
+    carve(room, &used, n * 2 * ff, &at[6]);
+    carve(room, &used, 2 * n * ff * 8, &at[7]);
+    carve(room, &used, n * d * 8, &at[8]);
+    p->n_job = (int32_t *)at[0];
+    p->order = (int32_t *)at[1];
+    p->job = (struct exl3_job *)at[2];
+    p->scale[0] = (struct row_scale *)at[3];
+    p->scale[1] = (struct row_scale *)at[4];
+    p->codes[0] = at[5];
+    p->codes[1] = at[6];
+    p->sum[0] = (unsigned long long *)at[7];
+    p->sum[1] = (unsigned long long *)at[8];
+    return used;
+}
+
+size_t hx_cu_exl3_room(const struct hx_cuda_exl3 *a, int n_tok)
+{
+    struct layer p = {};
+    p.a = *a;
+    p.n_pair = n_tok * a->used;
+    return lay_out(&p, NULL);
+}
+
+cudaError_t hx_cu_exl3(cudaStream_t s, const struct hx_cuda_exl3 *a, int n_sm)
+{
+    struct layer p = {};
+    p.a = *a;
+    p.n_pair = a->n_tok * a->used;
+    if (p.n_pair > 65534)
+        return cudaErrorInvalidValue;
+    lay_out(&p, (uint8_t *)a->room);
+    struct exl3_inner up = {{a->w1, a->w3}, 2, p.job, p.n_job, p.order, p.codes[0], p.sum[0],
+                            p.n_pair, (int)a->d, (int)a->ff};
+    struct exl3_inner down = {{a->w2, a->w2}, 1, p.job, p.n_job, p.order, p.codes[1], p.sum[1],
+                              p.n_pair, (int)a->ff, (int)a->d};
+    int n_block = (int)(a->ff / 128), n_warp = n_block < 18 ? n_block : 18;
+    begin<<<dim3(3, p.n_pair + 1), 256, (size_t)a->d * 4, s>>>(p);
+    start(s, up, a->bits, n_sm);
+    middle<<<p.n_pair, n_warp * 32, (size_t)a->ff * 4, s>>>(p);
+    start(s, down, a->down_bits, n_sm);
+    finish<<<dim3((unsigned)((a->d / 128 + 3) / 4), a->n_tok), 128, 0, s>>>(p);
+    return cudaGetLastError();
+}

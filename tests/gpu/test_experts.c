@@ -1,0 +1,337 @@
+/* A layer of EXL3 experts on the card: the fast kernels against the plain ones, 1 to 48 rows, every
+ * row with the bits it has alone, NaN and outliers in one row only. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/kernels.h"
+#include "base/rand.h"
+
+#define MAX_ROWS 48
+#define BOUND    4e-3 /* docs/numerics.md, activations */
+
+#define CHECK(call)                                                                                \
+    do {                                                                                           \
+        struct hx_error check_err = {0};                                                           \
+        int check_r = (call);                                                                      \
+        if (check_r != 0)                                                                          \
+            fail_msg("%s: %d: %s", #call, check_r, check_err.text);                                \
+    } while (0)
+#define ERR (&check_err)
+
+struct shape {
+    const char *name;
+    int64_t d, ff;
+    int n_expert, used, bits, down_bits;
+    int popular; /* experts that take most of the rows; 0: all alike */
+};
+
+static const struct shape shapes[] = {
+    {"tiny", 128, 128, 8, 3, 3, 3, 0},
+    {"three bits", 1280, 768, 24, 6, 3, 3, 0},
+    {"two bits", 640, 384, 24, 6, 2, 2, 0},
+    {"two and three", 1280, 512, 24, 6, 2, 3, 0},
+    {"few experts", 1280, 768, 24, 6, 3, 2, 7},
+    {"many experts", 256, 128, 384, 6, 3, 3, 0},
+    {"released, three bits", 5120, 2304, 16, 6, 3, 3, 0},
+    {"released, two bits", 5120, 2304, 16, 6, 2, 2, 8},
+};
+
+struct layer {
+    struct hx_weight w[3][384];
+    const struct hx_weight *table[3][384];
+    struct hx_weight s[3];
+};
+
+struct card {
+    const struct hx_backend *be;
+    struct hx_device *dev;
+};
+
+struct test {
+    const struct shape *sh;
+    struct card fast, plain;
+    struct hx_buffer *buf;
+    uint8_t *host, *device;
+    size_t size, used;
+    struct hx_rng rng;
+    struct layer fast_layer, plain_layer; /* tables are known by their address */
+    uint16_t *z;                          /* host and device addresses below */
+    int32_t *sel;
+    float *weight;
+    size_t z_at, sel_at, weight_at, y_at;
+};
+
+static size_t take(struct test *t, size_t n)
+{
+    size_t at = t->used;
+    t->used += (n + 255) / 256 * 256;
+    assert_true(t->used <= t->size);
+    return at;
+}
+
+/* Sum of uniform values: about normal, deviation 1. */
+static float normal(struct test *t)
+{
+    double v = 0;
+    for (int i = 0; i < 12; i++)
+        v += hx_rng_uniform(&t->rng);
+    return (float)(v - 6);
+}
+
+static uint16_t bf16(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
+}
+
+static float value(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+/* n binary16 values of random sign and significand with the exponent field e. */
+static size_t halves(struct test *t, int64_t n, int e)
+{
+    size_t at = take(t, (size_t)n * 2);
+    uint16_t *p = (uint16_t *)(t->host + at);
+    for (int64_t i = 0; i < n; i++)
+        p[i] = (uint16_t)((hx_rng_next(&t->rng) & 0x83FF) | (unsigned)e << 10);
+    return at;
+}
+
+static struct hx_weight make_expert(struct test *t, int64_t n_out, int64_t n_in, int bits)
+{
+    struct hx_weight w = {.format = HX_FORMAT_EXL3,
+                          .codebook = HX_CODEBOOK_MUL1,
+                          .bits = bits,
+                          .n_out = n_out,
+                          .n_in = n_in};
+    size_t n = (size_t)(n_out * n_in) * (size_t)bits / 8, at = take(t, n);
+    for (size_t i = 0; i < n; i += 8) {
+        uint64_t v = hx_rng_next(&t->rng);
+        memcpy(t->host + at + i, &v, 8);
+    }
+    size_t suh = halves(t, n_in, 8), svh = halves(t, n_out, 15);
+    ((uint16_t *)(t->host + svh))[1] = 0;
+    w.part[HX_PART_DATA] =
+        (struct hx_tensor){HX_DTYPE_I16, 3, {n_in / 16, n_out / 16, 16 * bits, 1}, t->device + at};
+    w.part[HX_PART_SUH] = (struct hx_tensor){HX_DTYPE_F16, 1, {n_in, 1, 1, 1}, t->device + suh};
+    w.part[HX_PART_SVH] = (struct hx_tensor){HX_DTYPE_F16, 1, {n_out, 1, 1, 1}, t->device + svh};
+    return w;
+}
+
+static struct hx_weight make_shared(struct test *t, int64_t n_out, int64_t n_in)
+{
+    struct hx_weight w = {.format = HX_FORMAT_DENSE, .n_out = n_out, .n_in = n_in};
+    size_t at = take(t, (size_t)(n_out * n_in) * 2);
+    uint16_t *p = (uint16_t *)(t->host + at);
+    for (int64_t i = 0; i < n_out * n_in; i++)
+        p[i] = (uint16_t)((hx_rng_next(&t->rng) & 0x807F) | 0x3C80); /* 2^-6 and more */
+    w.part[HX_PART_DATA] =
+        (struct hx_tensor){HX_DTYPE_BF16, 2, {n_out, n_in, 1, 1}, t->device + at};
+    return w;
+}
+
+static void make_layer(struct test *t)
+{
+    const struct shape *sh = t->sh;
+    struct layer *l = &t->fast_layer;
+    for (int e = 0; e < sh->n_expert; e++) {
+        l->w[0][e] = make_expert(t, sh->ff, sh->d, sh->bits);
+        l->w[1][e] = make_expert(t, sh->d, sh->ff, sh->down_bits);
+        l->w[2][e] = make_expert(t, sh->ff, sh->d, sh->bits);
+    }
+    for (int i = 0; i < 3; i++)
+        l->s[i] = make_shared(t, i == 1 ? sh->d : 128, i == 1 ? 128 : sh->d);
+    t->plain_layer = *l;
+    for (int i = 0; i < 3; i++) {
+        for (int e = 0; e < sh->n_expert; e++) {
+            t->fast_layer.table[i][e] = &t->fast_layer.w[i][e];
+            t->plain_layer.table[i][e] = &t->plain_layer.w[i][e];
+        }
+    }
+}
+
+static void make_rows(struct test *t)
+{
+    const struct shape *sh = t->sh;
+    t->z_at = take(t, (size_t)(MAX_ROWS * sh->d) * 2);
+    t->sel_at = take(t, (size_t)(MAX_ROWS * sh->used) * 4);
+    t->weight_at = take(t, (size_t)(MAX_ROWS * sh->used) * 4);
+    t->y_at = take(t, (size_t)(MAX_ROWS * sh->d) * 2);
+    t->z = (uint16_t *)(t->host + t->z_at);
+    t->sel = (int32_t *)(t->host + t->sel_at);
+    t->weight = (float *)(t->host + t->weight_at);
+    for (int64_t i = 0; i < MAX_ROWS * sh->d; i++)
+        t->z[i] = bf16(normal(t));
+    for (int r = 0; r < MAX_ROWS; r++) {
+        t->z[r * sh->d + r] = bf16(r % 3 == 0 ? 300.0f : 20.0f); /* outliers */
+        int at = 0, most = sh->popular && r % 8 != 7 ? sh->popular : sh->n_expert;
+        for (int e = 0; e < most; e++) { /* ascending, each with the chance that is left */
+            if (hx_rng_next(&t->rng) % (uint64_t)(most - e) < (uint64_t)(sh->used - at))
+                t->sel[r * sh->used + at++] = e;
+        }
+        assert_int_equal(at, sh->used);
+        for (int k = 0; k < sh->used; k++)
+            t->weight[r * sh->used + k] = 0.1f + (float)hx_rng_uniform(&t->rng);
+    }
+}
+
+/* y of n rows from row `first` on. */
+static void compute(struct test *t, struct card *c, struct layer *l, int first, int n, uint16_t *y)
+{
+    const struct shape *sh = t->sh;
+    int64_t d = sh->d;
+    int used = sh->used;
+    struct hx_tensor z = {HX_DTYPE_BF16, 2, {n, d, 1, 1}, t->device + t->z_at + first * d * 2};
+    struct hx_tensor sel = {
+        HX_DTYPE_I32, 2, {n, used, 1, 1}, t->device + t->sel_at + (size_t)(first * used) * 4};
+    struct hx_tensor weight = {
+        HX_DTYPE_F32, 2, {n, used, 1, 1}, t->device + t->weight_at + (size_t)(first * used) * 4};
+    struct hx_tensor out = {HX_DTYPE_BF16, 2, {n, d, 1, 1}, t->device + t->y_at};
+    struct hx_experts_args a = {.z = &z,
+                                .w1 = l->table[0],
+                                .w2 = l->table[1],
+                                .w3 = l->table[2],
+                                .n_expert = sh->n_expert,
+                                .sel = &sel,
+                                .weight = &weight,
+                                .s1 = &l->s[0],
+                                .s2 = &l->s[1],
+                                .s3 = &l->s[2],
+                                .limit = 10,
+                                .y = &out};
+    memset(y, 0xFF, (size_t)(n * d) * 2);
+    CHECK(c->be->upload(c->dev, out.data, y, (size_t)(n * d) * 2, ERR));
+    CHECK(c->be->kernels->experts(c->dev, &a, ERR));
+    CHECK(c->be->download(c->dev, y, out.data, (size_t)(n * d) * 2, ERR));
+    CHECK(c->be->sync(c->dev, ERR));
+}
+
+static double rms(const uint16_t *a, const uint16_t *b, int64_t n)
+{
+    double diff = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double x = (double)value(a[i]), y = (double)value(b[i]);
+        diff += (x - y) * (x - y);
+        norm += y * y;
+    }
+    return norm > 0 && isfinite(diff) ? sqrt(diff / norm) : (double)INFINITY;
+}
+
+static void upload(struct test *t, size_t at, size_t n)
+{
+    CHECK(t->fast.be->upload(t->fast.dev, t->device + at, t->host + at, n, ERR));
+    CHECK(t->fast.be->sync(t->fast.dev, ERR));
+}
+
+static void same_rows(struct test *t, const uint16_t *all, uint16_t *y)
+{
+    static const int counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 13, 31};
+    size_t row = (size_t)t->sh->d * 2;
+    for (size_t k = 0; k < sizeof(counts) / sizeof(counts[0]); k++) {
+        int n = counts[k];
+        for (int first = 0; first + n <= MAX_ROWS; first += n * 3 + 1) {
+            compute(t, &t->fast, &t->fast_layer, first, n, y);
+            for (int r = 0; r < n; r++) {
+                if (memcmp((char *)y + (size_t)r * row,
+                           (const char *)all + (size_t)(first + r) * row, row) != 0)
+                    fail_msg("row %d of %d from %d on has other bits than among %d", r, n, first,
+                             MAX_ROWS);
+            }
+        }
+    }
+}
+
+/* A NaN and an infinity in one row: that row is not finite, others keep their bits. */
+static void bad_rows(struct test *t, const uint16_t *all, uint16_t *y)
+{
+    int64_t d = t->sh->d;
+    uint16_t kept[2] = {t->z[2 * d + 5], t->z[4 * d + 7]};
+    t->z[2 * d + 5] = 0x7FC0;
+    t->z[4 * d + 7] = 0x7F80;
+    upload(t, t->z_at, (size_t)(MAX_ROWS * d) * 2);
+    compute(t, &t->fast, &t->fast_layer, 0, 6, y);
+    for (int r = 0; r < 6; r++) {
+        bool same = memcmp(y + r * d, all + r * d, (size_t)d * 2) == 0;
+        if ((r == 2 || r == 4) && isfinite(value(y[r * d])))
+            fail_msg("row %d is finite", r);
+        if (r != 2 && r != 4 && !same)
+            fail_msg("row %d differs beside a NaN", r);
+    }
+    t->z[2 * d + 5] = kept[0];
+    t->z[4 * d + 7] = kept[1];
+    upload(t, t->z_at, (size_t)(MAX_ROWS * d) * 2);
+}
+
+static void test_shape(void **state)
+{
+    struct test *t = calloc(1, sizeof(*t));
+    assert_non_null(t);
+    t->sh = *state;
+    t->size = (size_t)(t->sh->d * t->sh->ff) * (size_t)t->sh->n_expert * 9 / 8 +
+              (size_t)t->sh->n_expert * (size_t)(t->sh->d + t->sh->ff) * 16 + ((size_t)8 << 20);
+    t->host = malloc(t->size);
+    assert_non_null(t->host);
+    hx_rng_seed(&t->rng, 7);
+    struct card *cards[2] = {&t->fast, &t->plain};
+    for (int i = 0; i < 2; i++) {
+        CHECK((cards[i]->be = hx_backend_select(i ? "cuda-exact" : "cuda", ERR)) ? 0 : -1);
+        CHECK(cards[i]->be->open(0, &cards[i]->dev, ERR));
+    }
+    CHECK(t->fast.be->alloc(t->fast.dev, HX_MEM_DEVICE, t->size, &t->buf, ERR));
+    t->device = t->fast.be->address(t->buf);
+    make_layer(t);
+    make_rows(t);
+    upload(t, 0, t->used);
+    size_t row = (size_t)t->sh->d * 2;
+    uint16_t *want = malloc(MAX_ROWS * row), *all = malloc(MAX_ROWS * row);
+    uint16_t *y = malloc(MAX_ROWS * row);
+    assert_true(want && all && y);
+    compute(t, &t->plain, &t->plain_layer, 0, MAX_ROWS, want);
+    compute(t, &t->fast, &t->fast_layer, 0, MAX_ROWS, all);
+    double worst = 0, size = 0;
+    for (int r = 0; r < MAX_ROWS; r++) {
+        double v = rms(all + r * t->sh->d, want + r * t->sh->d, t->sh->d);
+        worst = v > worst ? v : worst;
+        size += fabs((double)value(want[r * t->sh->d]));
+    }
+    print_message("%s: %lld -> %lld, %d and %d bits: worst row %.2g, mean output %.2g\n",
+                  t->sh->name, (long long)t->sh->d, (long long)t->sh->ff, t->sh->bits,
+                  t->sh->down_bits, worst, size / MAX_ROWS);
+    assert_true(worst <= BOUND);
+    same_rows(t, all, y);
+    bad_rows(t, all, y);
+    free(want);
+    free(all);
+    free(y);
+    t->fast.be->free(t->buf);
+    for (int i = 0; i < 2; i++)
+        cards[i]->be->close(cards[i]->dev);
+    free(t->host);
+    free(t);
+}
+
+int main(void)
+{
+    enum { N = sizeof(shapes) / sizeof(shapes[0]) };
+    struct CMUnitTest tests[N];
+    for (int i = 0; i < N; i++)
+        tests[i] = (struct CMUnitTest){.name = shapes[i].name,
+                                       .test_func = test_shape,
+                                       .initial_state = (void *)(uintptr_t)&shapes[i]};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
