@@ -3,7 +3,7 @@
 # Reasons for each package: docs/dependencies.md.
 set -eu
 
-packages="gcc g++ make binutils libmicrohttpd-dev libsystemd-dev libinih-dev libssl-dev libcmocka-dev
+packages="gcc g++ make binutils libmicrohttpd-dev libsystemd-dev libinih-dev libssl-dev libcmocka-dev libnewt-dev
     libcurl4-openssl-dev xz-utils curl ca-certificates git bc python3 python3-venv
     clang clang-format clang-tidy cppcheck shellcheck scdoc
     liburing-dev libfuse3-dev fuse3 fio dosfstools e2fsprogs openssl linux-headers-amd64 kmod zlib1g-dev liblzma-dev

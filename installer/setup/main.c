@@ -1,0 +1,295 @@
+/* hx-setup: the wizard, one step of it, an answers file, and what box.conf says for other programs.
+ */
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+#include <hx/build_facts.h>
+
+#include "setup/lock.h"
+#include "setup/setup.h"
+
+#define ESP_ANSWERS "/efi/hx170-answers.conf"
+#define CREDENTIAL  "hx170.answers"
+
+struct options {
+    const char *root, *answers, *commands;
+    bool plain, anew;
+    const char *word[2];
+    int n_words;
+};
+
+static int fail(int code, const struct hx_error *err)
+{
+    fprintf(stderr, "hx-setup: %s\n", err->text);
+    return code;
+}
+
+static void help(FILE *to)
+{
+    fprintf(to, "usage: hx-setup [OPTIONS] [STEP]\n"
+                "       hx-setup check FILE     whether an answers file is right; changes nothing\n"
+                "       hx-setup list           the steps, and which are answered\n"
+                "       hx-setup previous       back to the settings before the last change\n"
+                "       hx-setup render         box.conf into the files of other programs\n\n"
+                "Without a step: all questions from the first that is not answered. Steps:\n");
+    for (int i = 0; i < hx_setup_n_steps; i++)
+        fprintf(to, "  %-12s %s\n", hx_setup_steps[i].id, hx_setup_steps[i].about);
+    fprintf(to, "\n  --plain          lines instead of dialogs (also when TERM is dumb)\n"
+                "  --answers FILE   ask nobody; auto: the credential " CREDENTIAL ", else\n"
+                "                   " ESP_ANSWERS ", else ask\n"
+                "  --new            forget what was answered so far\n"
+                "  --root DIR       read and write below DIR instead of /\n"
+                "  --commands FILE  recorded answers instead of tools\n"
+                "  --help, --version\n\n"
+                "Exit status: 0 done; 64 usage, 65 bad answers, 66 no such file, 69 another setup\n"
+                "runs, 70 internal, 73 cannot write, 75 left, to go on later, 78 box.conf cannot\n"
+                "be understood.\n");
+}
+
+static int parse(int argc, char **argv, struct options *o)
+{
+    static const struct option rows[] = {{"root", required_argument, NULL, 'r'},
+                                         {"answers", required_argument, NULL, 'a'},
+                                         {"commands", required_argument, NULL, 'c'},
+                                         {"plain", no_argument, NULL, 'p'},
+                                         {"new", no_argument, NULL, 'n'},
+                                         {"help", no_argument, NULL, 'h'},
+                                         {"version", no_argument, NULL, 'v'},
+                                         {0}};
+    opterr = 0;
+    for (int c; (c = getopt_long(argc, argv, ":", rows, NULL)) != -1;) {
+        switch (c) {
+        case 'r': o->root = optarg; break;
+        case 'a': o->answers = optarg; break;
+        case 'c': o->commands = optarg; break;
+        case 'p': o->plain = true; break;
+        case 'n': o->anew = true; break;
+        case 'h': help(stdout); return -1;
+        case 'v': printf("hx-setup %s (%s)\n", HX_BUILD_VERSION, HX_BUILD_VARIANT); return -1;
+        default:
+            fprintf(stderr, "hx-setup: %s '%s'; see hx-setup --help\n",
+                    c == ':' ? "a value is missing behind" : "unknown option", argv[optind - 1]);
+            return EX_USAGE;
+        }
+    }
+    for (; optind < argc && o->n_words < 2; optind++)
+        o->word[o->n_words++] = argv[optind];
+    bool is_check = o->n_words > 0 && strcmp(o->word[0], "check") == 0;
+    if (optind < argc || o->n_words != (is_check ? 2 : o->n_words ? 1 : 0)) {
+        fprintf(stderr, "hx-setup: %s; see hx-setup --help\n",
+                is_check ? "check needs one file" : "too many words");
+        return EX_USAGE;
+    }
+    return 0;
+}
+
+/* ---- commands without questions -------------------------------------------------------------- */
+
+static int command_check(const char *path)
+{
+    struct hx_box box;
+    struct hx_error err;
+    int r = hx_box_read(path, HX_BOX_ANSWERS, &box, &err);
+    if (r < 0)
+        return fail(r == -EINVAL || r == -EFBIG ? EX_DATAERR : EX_NOINPUT, &err);
+    r = hx_box_check(&box, HX_BOX_ANSWERS, &err);
+    hx_box_done(&box);
+    if (r < 0) {
+        hx_wrap(&err, r, "%s", path);
+        return fail(EX_DATAERR, &err);
+    }
+    printf("%s: good\n", path);
+    return EX_OK;
+}
+
+static int command_list(struct hx_setup *s)
+{
+    struct hx_error err;
+    if (hx_setup_load(s, &err) < 0)
+        return fail(EX_CONFIG, &err);
+    for (int i = 0; i < hx_setup_n_steps; i++) {
+        const struct hx_setup_step *step = &hx_setup_steps[i];
+        printf("%-12s %-9s %s\n", step->id, hx_box_is_done(&s->box, step->id) ? "answered" : "open",
+               step->about);
+    }
+    return EX_OK;
+}
+
+static int command_render(struct hx_setup *s)
+{
+    struct hx_error err;
+    int r = hx_setup_render(s, &err);
+    return r == 0 ? EX_OK : fail(r == -EINVAL ? EX_CONFIG : EX_CANTCREAT, &err);
+}
+
+/* The previous settings come into force by the same way as new ones. */
+static int command_previous(struct hx_setup *s)
+{
+    struct hx_error err;
+    char at[HX_ROOT_PATH];
+    struct hx_box box;
+    int r = hx_setup_path(s, HX_SETUP_OLD, at, &err);
+    if (r == 0)
+        r = hx_box_read(at, HX_BOX_STATE, &box, &err);
+    if (r == -ENOENT) {
+        fprintf(stderr, "hx-setup: there are no previous settings\n");
+        return EX_NOINPUT;
+    }
+    if (r < 0)
+        return fail(EX_CONFIG, &err);
+    hx_box_done(&s->box);
+    s->box = box;
+    r = hx_setup_apply(s, &err);
+    if (r == 0)
+        r = hx_setup_activate(s, &err);
+    return r == 0 ? EX_OK : fail(EX_CANTCREAT, &err);
+}
+
+/* ---- questions ------------------------------------------------------------------------------- */
+
+/* The answers file in the order of --answers auto; "" if there is none. */
+static void find_answers(const struct hx_setup *s, char out[HX_ROOT_PATH])
+{
+    const char *dir = getenv("CREDENTIALS_DIRECTORY"); /* how the service manager hands them over */
+    out[0] = '\0';
+    if (dir && snprintf(out, HX_ROOT_PATH, "%s/%s", dir, CREDENTIAL) < HX_ROOT_PATH &&
+        access(out, R_OK) == 0)
+        return;
+    out[0] = '\0';
+    if (hx_root_exists(s->root, ESP_ANSWERS) && hx_root_outside(s->root, ESP_ANSWERS, out) < 0)
+        out[0] = '\0';
+}
+
+static int columns(void)
+{
+    struct winsize w;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col >= 40)
+        return w.ws_col - 2;
+    return 78;
+}
+
+static bool wants_lines(const struct options *o)
+{
+    const char *term = getenv("TERM");
+    return o->plain || !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || !term || !*term ||
+           strcmp(term, "dumb") == 0;
+}
+
+static FILE *open_transcript(struct hx_setup *s)
+{
+    char at[HX_ROOT_PATH];
+    struct hx_error err;
+    if (hx_setup_path(s, HX_SETUP_LOG, at, &err) < 0 || hx_setup_folders(at, &err) < 0)
+        return NULL;
+    umask(077);
+    return fopen(at, "ae");
+}
+
+static int exit_code(enum hx_ui_reply reply, const struct hx_setup *s, const struct hx_error *err)
+{
+    switch (reply) {
+    case HX_UI_NEXT: return EX_OK;
+    case HX_UI_BACK:
+    case HX_UI_QUIT: printf("\nYour answers are kept. Go on with: hx-setup\n"); return EX_TEMPFAIL;
+    case HX_UI_ERROR: break;
+    }
+    return fail(s->scripted || err->code == -EINVAL ? EX_DATAERR : EX_CANTCREAT, err);
+}
+
+static int ask_all(struct hx_setup *s, const struct options *o, const char *step,
+                   const struct hx_box *answers)
+{
+    struct hx_error err = {0};
+    int r;
+    if (answers)
+        r = hx_ui_script_open(answers, stdout, &s->ui, &err);
+    else if (wants_lines(o))
+        r = hx_ui_plain_open(stdin, stdout, columns(), &s->ui, &err);
+    else
+        r = hx_ui_newt_open(&s->ui, &err);
+    if (r < 0)
+        return fail(EX_SOFTWARE, &err);
+    s->scripted = answers != NULL;
+    s->ui->transcript = open_transcript(s);
+    enum hx_ui_reply reply = hx_setup_run(s, step, &err);
+    if (s->ui->transcript)
+        fclose(s->ui->transcript);
+    hx_ui_close(s->ui);
+    s->ui = NULL;
+    return exit_code(reply, s, &err);
+}
+
+static int command_ask(struct hx_setup *s, const struct options *o)
+{
+    struct hx_error err;
+    struct hx_box answers;
+    char file[HX_ROOT_PATH] = "", holder[160];
+    bool scripted = false, automatic = o->answers && strcmp(o->answers, "auto") == 0;
+    const char *step = o->n_words ? o->word[0] : NULL;
+    int lock = -1, r;
+    if (automatic)
+        find_answers(s, file);
+    else if (o->answers)
+        snprintf(file, sizeof(file), "%s", o->answers);
+    if (*file) {
+        r = hx_box_read(file, HX_BOX_ANSWERS, &answers, &err);
+        if (r == 0 && (r = hx_box_check(&answers, HX_BOX_ANSWERS, &err)) < 0) {
+            hx_wrap(&err, r, "%s", file);
+            hx_box_done(&answers);
+        }
+        if (r < 0)
+            return fail(r == -ENOENT ? EX_NOINPUT : EX_DATAERR, &err);
+        scripted = true;
+    }
+    r = hx_setup_lock(s, &lock, holder, sizeof(holder), &err);
+    if (r == 0 && !o->anew && !scripted)
+        r = hx_setup_load(s, &err);
+    int code = r == 0         ? ask_all(s, o, step, scripted ? &answers : NULL)
+               : r == -EBUSY  ? fail(EX_UNAVAILABLE, &err)
+               : r == -EINVAL ? fail(EX_CONFIG, &err)
+                              : fail(EX_CANTCREAT, &err);
+    hx_setup_unlock(lock);
+    if (scripted)
+        hx_box_done(&answers);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        int (*run)(struct hx_setup *s);
+    } commands[] = {
+        {"list", command_list}, {"render", command_render}, {"previous", command_previous}};
+    struct options o = {0};
+    struct hx_setup s;
+    struct hx_error err;
+    signal(SIGPIPE, SIG_IGN);
+    int code = parse(argc, argv, &o);
+    if (code != 0)
+        return code < 0 ? EX_OK : code;
+    if (o.n_words == 2)
+        return command_check(o.word[1]);
+    if (hx_setup_open(&s, o.root, o.commands, &err) < 0)
+        return fail(EX_NOINPUT, &err);
+    size_t i = 0, n = sizeof(commands) / sizeof(commands[0]);
+    while (o.n_words && i < n && strcmp(commands[i].name, o.word[0]) != 0)
+        i++;
+    if (o.n_words && i < n) {
+        code = commands[i].run(&s);
+    } else if (o.n_words && hx_setup_find(o.word[0]) < 0) {
+        fprintf(stderr, "hx-setup: there is no step '%.40s'; see hx-setup --help\n", o.word[0]);
+        code = EX_USAGE;
+    } else {
+        code = command_ask(&s, &o);
+    }
+    hx_setup_close(&s);
+    return code;
+}

@@ -1,0 +1,306 @@
+/* Dialogs on a terminal: one window for each question, with OK, Back and Leave; F1 explains. */
+#include <newt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "setup/ui.h"
+
+#define WIDTH    70
+#define TEXT_MAX 14 /* lines of text before it scrolls */
+#define LIST_MAX 8
+
+struct dialogs {
+    struct hx_ui ui;
+    bool progress_open;
+    newtComponent form, label, scale;
+};
+
+static struct dialogs *self(struct hx_ui *ui)
+{
+    return (struct dialogs *)(void *)ui;
+}
+
+static int lines_of(const char *text)
+{
+    int n = 1;
+    for (const char *p = text; *p; p++)
+        n += *p == '\n' && p[1] != '\0';
+    return n;
+}
+
+static void close_progress(struct dialogs *d)
+{
+    if (!d->progress_open)
+        return;
+    newtFormDestroy(d->form);
+    newtPopWindow();
+    d->progress_open = false;
+}
+
+/* A window under construction: the text, what the question needs, the buttons. */
+struct window {
+    struct hx_ui *ui;
+    newtComponent form, ok, back, leave;
+    int top; /* next free line */
+    char title[120];
+    char *text;
+};
+
+/* room: lines that the question needs below the text. */
+static bool open_window(struct window *w, struct hx_ui *ui, const char *text, int room)
+{
+    int cols, rows;
+    *w = (struct window){.ui = ui};
+    close_progress(self(ui));
+    newtGetScreenSize(&cols, &rows);
+    int width = cols < WIDTH + 6 ? cols - 6 : WIDTH;
+    w->text = hx_ui_wrap(text, width - 3);
+    if (!w->text) {
+        hx_fail(&ui->error, -ENOMEM, "out of memory");
+        return false;
+    }
+    int lines = lines_of(w->text), most = rows - room - 10;
+    if (most > TEXT_MAX)
+        most = TEXT_MAX;
+    if (most < 3)
+        most = 3;
+    int shown = lines > most ? most : lines;
+    snprintf(w->title, sizeof(w->title), "Step %d of %d. %.60s", ui->number, ui->total,
+             ui->title ? ui->title : "");
+    newtCls();
+    newtPushHelpLine(" Tab: next   Enter: choose   F1: explain   Esc: back");
+    newtCenteredWindow(width, (unsigned)(shown + room + 6), w->title);
+    w->form = newtForm(NULL, NULL, 0);
+    newtComponent box = newtTextbox(1, 1, width - 2, shown, lines > shown ? NEWT_FLAG_SCROLL : 0);
+    newtTextboxSetText(box, w->text);
+    newtFormAddComponent(w->form, box);
+    newtFormAddHotKey(w->form, NEWT_KEY_F1);
+    newtFormAddHotKey(w->form, NEWT_KEY_ESCAPE);
+    w->top = shown + 2;
+    return true;
+}
+
+static void add_buttons(struct window *w, int room)
+{
+    int top = w->top + room;
+    w->ok = newtButton(8, top, "OK");
+    w->back = newtButton(26, top, "Back");
+    w->leave = newtButton(46, top, "Leave");
+    newtFormAddComponents(w->form, w->ok, w->back, w->leave, NULL);
+}
+
+static void close_window(struct window *w)
+{
+    newtFormDestroy(w->form);
+    newtPopWindow();
+    newtPopHelpLine();
+    free(w->text);
+}
+
+static void tell(struct window *w, const char *text)
+{
+    char *lines = hx_ui_wrap(text, 56);
+    int n = lines ? lines_of(lines) : 1;
+    newtCenteredWindow(60, (unsigned)(n + 6), "Note");
+    newtComponent form = newtForm(NULL, NULL, 0), box = newtTextbox(1, 1, 58, n, 0);
+    newtTextboxSetText(box, lines ? lines : text);
+    newtFormAddComponents(form, box, newtButton(24, n + 2, "OK"), NULL);
+    newtRunForm(form);
+    newtFormDestroy(form);
+    newtPopWindow();
+    free(lines);
+    (void)w;
+}
+
+/* Runs until there is an answer to look at, or the person goes another way. */
+static enum hx_ui_reply run(struct window *w, const char *help_text)
+{
+    for (;;) {
+        struct newtExitStruct how;
+        newtFormRun(w->form, &how);
+        if (how.reason == NEWT_EXIT_ERROR)
+            return HX_UI_QUIT;
+        if (how.reason == NEWT_EXIT_HOTKEY && how.u.key == NEWT_KEY_F1) {
+            tell(w, help_text ? help_text : "There is no more to say about this.");
+            continue;
+        }
+        if (how.reason == NEWT_EXIT_HOTKEY)
+            return HX_UI_BACK;
+        if (how.u.co == w->back)
+            return HX_UI_BACK;
+        if (how.u.co == w->leave)
+            return HX_UI_QUIT;
+        return HX_UI_NEXT;
+    }
+}
+
+static bool accepted(struct window *w, const struct hx_ui_question *q, const char *answer)
+{
+    struct hx_error err;
+    if (!q->check || q->check(q->ctx, answer, &err) == 0)
+        return true;
+    char text[sizeof(err.text) + 20];
+    snprintf(text, sizeof(text), "Not accepted: %s.", err.text);
+    tell(w, text);
+    return false;
+}
+
+static char *question_text(const struct hx_ui_question *q)
+{
+    size_t n = (q->body ? strlen(q->body) : 0) + strlen(q->prompt) + 4;
+    char *text = malloc(n);
+    if (text)
+        snprintf(text, n, "%s%s%s:", q->body ? q->body : "", q->body ? "\n\n" : "", q->prompt);
+    return text;
+}
+
+static enum hx_ui_reply newt_show(struct hx_ui *ui, const char *text)
+{
+    struct window w;
+    if (!open_window(&w, ui, text, 0))
+        return HX_UI_ERROR;
+    add_buttons(&w, 0);
+    newtFormSetCurrent(w.form, w.ok);
+    enum hx_ui_reply r = run(&w, "OK goes on, Back goes to the screen before, Leave ends the setup "
+                                 "and keeps your answers.");
+    close_window(&w);
+    return r;
+}
+
+static enum hx_ui_reply ask_line(struct hx_ui *ui, const struct hx_ui_question *q, char *answer,
+                                 size_t size, int flags)
+{
+    struct window w;
+    char *text = question_text(q);
+    if (!text || !open_window(&w, ui, text, 2)) {
+        hx_fail(&ui->error, -ENOMEM, "out of memory");
+        free(text);
+        return HX_UI_ERROR;
+    }
+    const char *initial = flags & NEWT_FLAG_PASSWORD ? "" : q->standard;
+    newtComponent entry = newtEntry(1, w.top, initial ? initial : "", WIDTH - 4, NULL,
+                                    NEWT_FLAG_SCROLL | NEWT_FLAG_RETURNEXIT | flags);
+    newtFormAddComponent(w.form, entry);
+    add_buttons(&w, 2);
+    newtFormSetCurrent(w.form, entry);
+    enum hx_ui_reply r;
+    for (;;) {
+        r = run(&w, q->help);
+        if (r != HX_UI_NEXT)
+            break;
+        const char *value = newtEntryGetValue(entry);
+        if (strlen(value) >= size) {
+            tell(&w, "Not accepted: the line is too long.");
+        } else if (accepted(&w, q, value)) {
+            snprintf(answer, size, "%s", value);
+            break;
+        }
+    }
+    close_window(&w);
+    free(text);
+    return r;
+}
+
+static enum hx_ui_reply newt_text(struct hx_ui *ui, const struct hx_ui_question *q, char *answer,
+                                  size_t size)
+{
+    return ask_line(ui, q, answer, size, 0);
+}
+
+static enum hx_ui_reply newt_secret(struct hx_ui *ui, const struct hx_ui_question *q, char *answer,
+                                    size_t size)
+{
+    return ask_line(ui, q, answer, size, NEWT_FLAG_PASSWORD);
+}
+
+static enum hx_ui_reply newt_choice(struct hx_ui *ui, const struct hx_ui_question *q,
+                                    const struct hx_ui_item *items, int n, int *answer)
+{
+    struct window w;
+    char *text = question_text(q);
+    int shown = n > LIST_MAX ? LIST_MAX : n;
+    if (!text || !open_window(&w, ui, text, shown + 1)) {
+        hx_fail(&ui->error, -ENOMEM, "out of memory");
+        free(text);
+        return HX_UI_ERROR;
+    }
+    newtComponent list =
+        newtListbox(2, w.top, shown, NEWT_FLAG_RETURNEXIT | (n > shown ? NEWT_FLAG_SCROLL : 0));
+    for (int i = 0; i < n; i++) {
+        char line[WIDTH];
+        snprintf(line, sizeof(line), "%.*s", WIDTH - 8, items[i].text);
+        newtListboxAppendEntry(list, line, &items[i]);
+        if (q->standard && strcmp(items[i].value, q->standard) == 0)
+            newtListboxSetCurrent(list, i);
+    }
+    newtFormAddComponent(w.form, list);
+    add_buttons(&w, shown + 1);
+    newtFormSetCurrent(w.form, list);
+    enum hx_ui_reply r;
+    for (;;) {
+        r = run(&w, q->help);
+        const struct hx_ui_item *item = newtListboxGetCurrent(list);
+        if (r != HX_UI_NEXT || !item)
+            break;
+        if (accepted(&w, q, item->value)) {
+            *answer = (int)(item - items);
+            break;
+        }
+    }
+    close_window(&w);
+    free(text);
+    return r;
+}
+
+static enum hx_ui_reply newt_confirm(struct hx_ui *ui, const struct hx_ui_question *q, bool *answer)
+{
+    static const struct hx_ui_item items[] = {{"yes", "Yes"}, {"no", "No"}};
+    int at = 1;
+    enum hx_ui_reply r = newt_choice(ui, q, items, 2, &at);
+    if (r == HX_UI_NEXT)
+        *answer = at == 0;
+    return r;
+}
+
+static void newt_progress(struct hx_ui *ui, const char *label, int percent)
+{
+    struct dialogs *d = self(ui);
+    if (!d->progress_open) {
+        newtCenteredWindow(60, 4, ui->title ? ui->title : "");
+        d->form = newtForm(NULL, NULL, 0);
+        d->label = newtLabel(1, 1, "");
+        d->scale = newtScale(1, 2, 58, 100);
+        newtFormAddComponents(d->form, d->label, d->scale, NULL);
+        d->progress_open = true;
+    }
+    char line[59];
+    snprintf(line, sizeof(line), "%-58.58s", label);
+    newtLabelSetText(d->label, line);
+    if (percent >= 0)
+        newtScaleSet(d->scale, (unsigned long long)percent);
+    newtDrawForm(d->form);
+    newtRefresh();
+}
+
+static void newt_close(struct hx_ui *ui)
+{
+    close_progress(self(ui));
+    newtFinished();
+    free(self(ui));
+}
+
+int hx_ui_newt_open(struct hx_ui **ui, struct hx_error *err)
+{
+    static const struct hx_ui_ops ops = {newt_show,   newt_confirm,  newt_choice, newt_text,
+                                         newt_secret, newt_progress, newt_close};
+    if (!isatty(STDIN_FILENO))
+        return hx_fail(err, -ENOTTY, "standard input is no terminal");
+    struct dialogs *d = calloc(1, sizeof(*d));
+    if (!d)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    d->ui.ops = &ops;
+    newtInit();
+    *ui = &d->ui;
+    return 0;
+}
