@@ -39,6 +39,11 @@ image-release: image
 	$(Q)image/release.sh $(BUILD) $(IMAGE_VERSION)
 	$(Q)image/audit.py $(BUILD)
 
+# For driver bundles that bring source; not part of the image.
+image-kit: image-tools $(SIGN_KEY)
+	$(Q)image/packages.sh $(BUILD) kit
+	$(Q)image/kit.sh $(BUILD) $(IMAGE_VERSION) $(SIGN_KEY) $(SOURCE_TIME)
+
 image-audit:
 	$(Q)image/audit.py $(BUILD)
 
@@ -50,5 +55,6 @@ repro:
 image-lock:
 	$(Q)image/packages.sh $(BUILD) tools lock
 	$(Q)image/packages.sh $(BUILD) image lock
+	$(Q)image/packages.sh $(BUILD) kit lock
 
-.PHONY: image image-tools image-tree image-release image-audit repro image-lock
+.PHONY: image image-tools image-tree image-release image-kit image-audit repro image-lock

@@ -127,6 +127,9 @@ static int look_at(const char *root, const char *disk, const struct hx_init_want
     snprintf(f.disk_number, sizeof(f.disk_number), "%.23s", text);
     f.data_bytes = (data->last - data->first + 1) * sector;
     f.hash_bytes = (hash->last - hash->first + 1) * sector;
+    for (unsigned i = 0; i < table.n_entries && !f.state_guid[0]; i++)
+        if (strcmp(table.entries[i].label, "state") == 0)
+            hx_gpt_guid_text(table.entries[i].guid, f.state_guid);
     f.is_boot_disk = wanted->has_loader && hx_gpt_find(&table, wanted->loader);
     *out = f;
     return 0;

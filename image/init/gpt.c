@@ -2,6 +2,7 @@
 #include "init/gpt.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -63,6 +64,11 @@ static int take_entries(const uint8_t *raw, unsigned n, uint64_t n_sectors, stru
         to->first = le64(e + 32);
         to->last = le64(e + 40);
         to->number = i + 1;
+        for (int c = 0; c < HX_GPT_LABEL; c++) {
+            const uint8_t *unit = e + 56 + 2 * c;
+            to->label[c] = unit[1] || unit[0] > 0x7E ? '?' : (char)unit[0];
+        }
+        to->label[HX_GPT_LABEL] = '\0';
         if (to->first > to->last || to->last >= n_sectors)
             return hx_fail(err, -EBADMSG, "partition %u lies outside the disk", i + 1);
         out->n_entries++;
@@ -128,11 +134,19 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
+/* The first three groups are numbers of little-endian byte order on the disk. */
+static const uint8_t place[HX_GPT_GUID] = {3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15};
+
+void hx_gpt_guid_text(const uint8_t guid[HX_GPT_GUID], char out[37])
+{
+    char *to = out;
+    for (int i = 0; i < HX_GPT_GUID; i++)
+        to += snprintf(to, 4, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
+                       guid[place[i]]);
+}
+
 int hx_gpt_guid_parse(const char *text, uint8_t out[HX_GPT_GUID])
 {
-    /* The first three groups are numbers of little-endian byte order on the disk. */
-    static const uint8_t place[HX_GPT_GUID] = {3, 2, 1,  0,  5,  4,  7,  6,
-                                               8, 9, 10, 11, 12, 13, 14, 15};
     uint8_t guid[HX_GPT_GUID];
     for (int i = 0; i < HX_GPT_GUID; i++) {
         if ((i == 4 || i == 6 || i == 8 || i == 10) && *text++ != '-')

@@ -214,6 +214,17 @@ static void empty_initrd(void)
     unlink("/init");
 }
 
+static int leave_word(const char *path, const char *text, struct hx_error *err)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0444);
+    size_t len = strlen(text);
+    if (fd < 0)
+        return hx_fail_errno(err, errno, "%s", path);
+    ssize_t n = write(fd, text, len);
+    close(fd);
+    return n == (ssize_t)len ? 0 : hx_fail(err, -EIO, "%s: cannot be written", path);
+}
+
 int hx_init_switch_root(const struct hx_init_found *found, struct hx_error *err)
 {
     static const char *const moved[] = {"/proc", "/sys", "/dev", "/run"};
@@ -221,10 +232,14 @@ int hx_init_switch_root(const struct hx_init_found *found, struct hx_error *err)
     mkdir("/run/hx170", 0755);
     mkdir("/run/hx170/boot", 0755);
     snprintf(path, sizeof(path), "/run/hx170/boot/%s", found->disk_number);
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0444);
-    if (fd < 0)
-        return hx_fail_errno(err, errno, "%s", path);
-    close(fd);
+    int r = leave_word(path, "", err);
+    if (r == 0 && found->state_guid[0]) {
+        mkdir("/run/credentials", 0755);
+        mkdir("/run/credentials/@initrd", 0700);
+        r = leave_word("/run/credentials/@initrd/system.machine_id", found->state_guid, err);
+    }
+    if (r < 0)
+        return r;
     empty_initrd();
     for (size_t i = 0; i < sizeof(moved) / sizeof(moved[0]); i++) {
         snprintf(path, sizeof(path), SYSROOT "%s", moved[i]);

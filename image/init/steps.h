@@ -25,7 +25,9 @@ int hx_init_wait_root(const struct hx_init_wanted *wanted, unsigned wait_s,
 int hx_init_mount_root(const struct hx_init_options *options, const struct hx_init_found *found,
                        struct hx_error *err) HX_MUST;
 
-/* Leaves word of the boot disk in /run, empties the initrd, makes /sysroot the root. */
+/* Leaves word of the boot disk in /run, the machine id as a credential for systemd (the state
+ * partition's GUID: made at the installation, known before /var is), empties the initrd, makes
+ * /sysroot the root. */
 int hx_init_switch_root(const struct hx_init_found *found, struct hx_error *err) HX_MUST;
 
 /* One line in the kernel log; level as in <linux/kern_levels.h>, 3 shows on every console. */

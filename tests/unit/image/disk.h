@@ -12,6 +12,7 @@
 struct disk_part {
     const char *guid;
     uint64_t first, last; /* sectors */
+    const char *label;    /* ASCII, NULL: none */
 };
 
 static uint32_t disk_crc(const uint8_t *data, size_t len)
@@ -43,6 +44,8 @@ static void disk_write_table(int fd, unsigned sector, uint64_t lba, uint64_t tab
         assert(hx_gpt_guid_parse(parts[i].guid, e + 16) == 0);
         disk_put(e + 32, parts[i].first, 8);
         disk_put(e + 40, parts[i].last, 8);
+        for (int c = 0; parts[i].label && parts[i].label[c] && c < 36; c++)
+            e[56 + 2 * c] = (uint8_t)parts[i].label[c];
     }
     memcpy(head, "EFI PART", 8);
     disk_put(head + 8, 0x10000, 4);

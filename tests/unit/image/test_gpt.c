@@ -14,8 +14,8 @@
 #define N_SECTORS 4096
 
 static const struct disk_part parts[] = {
-    {"11111111-2222-3333-4444-555555555555", 64, 127},
-    {"aabbccdd-eeff-0011-2233-445566778899", 128, 128},
+    {"11111111-2222-3333-4444-555555555555", 64, 127, NULL},
+    {"aabbccdd-eeff-0011-2233-445566778899", 128, 128, "state"},
 };
 
 static int new_disk(unsigned sector)
@@ -44,6 +44,10 @@ static void test_both_sector_sizes(void **state)
         assert_int_equal(e->number, 3);
         assert_int_equal(e->first, 128);
         assert_int_equal(e->last, 128);
+        assert_string_equal(e->label, "state");
+        char text[37];
+        hx_gpt_guid_text(e->guid, text);
+        assert_string_equal(text, "aabbccdd-eeff-0011-2233-445566778899");
         guid[0] ^= 1;
         assert_null(hx_gpt_find(&table, guid));
         /* The other sector size finds no table. */
@@ -117,8 +121,9 @@ static void test_refused(void **state)
     (void)state;
     struct hx_gpt table;
     struct hx_error err;
-    const struct disk_part outside[] = {{"11111111-2222-3333-4444-555555555555", 64, N_SECTORS}};
-    const struct disk_part backward[] = {{"11111111-2222-3333-4444-555555555555", 64, 63}};
+    const struct disk_part outside[] = {
+        {"11111111-2222-3333-4444-555555555555", 64, N_SECTORS, NULL}};
+    const struct disk_part backward[] = {{"11111111-2222-3333-4444-555555555555", 64, 63, NULL}};
     int fd = memfd_create("disk", MFD_CLOEXEC);
     assert_true(fd >= 0);
     disk_make(fd, 512, N_SECTORS, outside, 1);
