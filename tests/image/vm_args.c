@@ -131,8 +131,16 @@ static int write_credential(const struct hx_vm_setup *s, unsigned i, const char 
         hx_buf_putc(&b, (uint8_t)(at + 1 < n ? digits[(bits >> 6) & 63] : '='));
         hx_buf_putc(&b, (uint8_t)(at + 2 < n ? digits[bits & 63] : '='));
     }
-    int r = b.failed ? hx_fail(err, -EMSGSIZE, "credential %s is too long", c->name)
-                     : hx_file_replace(path, b.data, b.len, err);
+    int r = 0;
+    int fd = -1;
+    if (b.failed)
+        r = hx_fail(err, -EMSGSIZE, "credential %s is too long", c->name);
+    else if ((fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)) < 0)
+        r = hx_fail_errno(err, errno, "%s", path);
+    else
+        r = hx_file_pwrite(fd, path, b.data, b.len, 0, err);
+    if (fd >= 0)
+        close(fd);
     hx_buf_done(&b);
     return r;
 }

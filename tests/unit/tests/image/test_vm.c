@@ -102,7 +102,9 @@ static int tear_down(void **state)
 
 static void write_sector(const char *message, unsigned char mode)
 {
-    unsigned char sector[512] = {0};
+    /* The firmware boots from no disk that is smaller than a cylinder. */
+    static unsigned char sector[1 << 20];
+    memset(sector, 0, sizeof(sector));
     size_t n = (size_t)(boot_end - boot_code);
     assert_true(n <= MODE && strlen(message) < 510 - MESSAGE);
     memcpy(sector, boot_code, n);
