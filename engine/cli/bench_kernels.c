@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "base/rand.h"
+#include "cli/bench.h"
 #include "cli/bench_card.h"
 
 #define POOL      ((size_t)3 << 30) /* bytes of weights that calls walk through */
@@ -205,9 +206,9 @@ static bool read_rows(struct bench *b, const char *text)
 {
     b->card.n_rows = 0;
     for (const char *p = text; b->card.n_rows < 8;) {
-        char *end;
-        long v = strtol(p, &end, 10);
-        if (end == p || v < 1 || v > 512)
+        const char *end;
+        int64_t v;
+        if (!hx_bench_number(p, 1, 512, &end, &v))
             return false;
         b->card.rows[b->card.n_rows++] = (int)v;
         if (!*end)
