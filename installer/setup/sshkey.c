@@ -159,6 +159,8 @@ static int refuse_kind(const char *line, size_t len, struct hx_error *err)
         return hx_fail(err, -EINVAL, "DSA keys are too weak; make one with ssh-keygen -t ed25519");
     if (memmem(line, len, "-cert-v0", 8))
         return hx_fail(err, -EINVAL, "this is a certificate; give the public key itself");
+    if (memchr(line, '\n', len))
+        return hx_fail(err, -EINVAL, "more than one line; give one key at a time");
     for (size_t i = 0; i < N_KINDS; i++) {
         const char *at = memmem(line, len, kinds[i].type, strlen(kinds[i].type));
         if (at && at > line)

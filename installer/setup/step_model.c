@@ -141,7 +141,8 @@ static enum hx_ui_reply ask_model(struct hx_setup *s)
         free(m);
         return HX_UI_ERROR;
     }
-    bool first = !hx_box_is_done(&s->box, "model") && strcmp(s->box.model, "none") == 0;
+    bool first =
+        !s->scripted && !hx_box_is_done(&s->box, "model") && strcmp(s->box.model, "none") == 0;
     snprintf(standard, sizeof(standard), "%s", first ? m->item[0].value : s->box.model);
     struct hx_ui_question q = {
         .key = "model",

@@ -28,7 +28,6 @@ static enum hx_ui_reply refuse(struct hx_ui *ui, const struct hx_ui_question *q,
 static enum hx_ui_reply answer_of(struct script *s, const struct hx_ui_question *q, char *out,
                                   size_t size)
 {
-    struct hx_error err;
     if (q->key && strcmp(q->key, "admin_key") == 0) {
         const char *key =
             s->next_key < s->answers->n_admin_keys ? s->answers->admin_key[s->next_key++] : "";
@@ -41,8 +40,14 @@ static enum hx_ui_reply answer_of(struct script *s, const struct hx_ui_question 
     } else {
         return refuse(&s->ui, q, "missing in the answers");
     }
-    if (q->check && q->check(q->ctx, out, &err) < 0)
-        return refuse(&s->ui, q, err.text);
+    return HX_UI_NEXT;
+}
+
+static enum hx_ui_reply checked(struct hx_ui *ui, const struct hx_ui_question *q, const char *value)
+{
+    struct hx_error err;
+    if (q->check && q->check(q->ctx, value, &err) < 0)
+        return refuse(ui, q, err.text);
     return HX_UI_NEXT;
 }
 
@@ -69,7 +74,8 @@ static enum hx_ui_reply script_confirm(struct hx_ui *ui, const struct hx_ui_ques
 static enum hx_ui_reply script_text(struct hx_ui *ui, const struct hx_ui_question *q, char *answer,
                                     size_t size)
 {
-    return answer_of(self(ui), q, answer, size);
+    enum hx_ui_reply r = answer_of(self(ui), q, answer, size);
+    return r == HX_UI_NEXT ? checked(ui, q, answer) : r;
 }
 
 static enum hx_ui_reply script_choice(struct hx_ui *ui, const struct hx_ui_question *q,
@@ -82,7 +88,7 @@ static enum hx_ui_reply script_choice(struct hx_ui *ui, const struct hx_ui_quest
     for (int i = 0; i < n; i++) {
         if (strcmp(items[i].value, value) == 0) {
             *answer = i;
-            return HX_UI_NEXT;
+            return checked(ui, q, value);
         }
     }
     char why[200];
