@@ -29,6 +29,7 @@ fuzz_bundle_manifest  := cards
 fuzz_bundle_tar       := cards
 fuzz_bundle_module    := cards
 fuzz_bundle_journal   := cards
+fuzz_setup_answers    := setup
 fuzz_init_gpt         := init
 
 FUZZ_CC      ?= clang
