@@ -7,7 +7,7 @@ packages="gcc g++ make binutils libmicrohttpd-dev libsystemd-dev libinih-dev lib
     libcurl4-openssl-dev xz-utils curl ca-certificates git bc python3 python3-venv
     clang clang-format clang-tidy cppcheck shellcheck scdoc
     liburing-dev libfuse3-dev fuse3 fio dosfstools e2fsprogs openssl linux-headers-amd64 kmod zlib1g-dev liblzma-dev
-    mmdebstrap debian-archive-keyring"
+    mmdebstrap debian-archive-keyring mtools fdisk cryptsetup-bin nftables systemd"
 # Sanitizer and fuzzer runtimes come with clang's own version.
 case "$(. /etc/os-release 2>/dev/null; echo "${ID:-} ${VERSION_ID:-}")" in
     "debian 12") packages="$packages libclang-rt-14-dev" ;;
