@@ -1,5 +1,21 @@
 # The image in virtual machines (docs/image-tests.md): harness, scenarios.
-vmtest_SRCS := serial.c child.c vm_args.c vm.c
-vmtest_DEPS := base
+vmtest_SRCS := serial.c child.c vm_args.c vm.c ssh.c rawdisk.c scene.c scene_install.c scene_box.c
+vmtest_DEPS := init base
 $(call hx_module,vmtest,tests/image)
 $(O)/obj/tests/image/%.o $(O)/obj/tests/unit/tests/image/%.o: CFLAGS += -Itests
+
+# Not a program of the product: beside the unit tests.
+IMAGE_TEST := $(O)/tests/image-test
+$(IMAGE_TEST): $(O)/obj/tests/image/main.o $(call hx_libs,vmtest)
+	@mkdir -p $(@D)
+	@echo "  LD    image-test"
+	$(Q)$(CC) $(HX_LDFLAGS) $(LDFLAGS) -o $@ $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(call hx_sysl,vmtest)
+
+# Needs a finished `make image`. SCENES="install secure": only these.
+image-test: $(IMAGE_TEST)
+	$(Q)tests/image/setup.sh
+	$(Q)$(IMAGE_TEST) --build $(BUILD) $(SCENES)
+image-test-long: $(IMAGE_TEST)
+	$(Q)tests/image/setup.sh
+	$(Q)$(IMAGE_TEST) --build $(BUILD) --long $(SCENES)
+.PHONY: image-test image-test-long

@@ -1,0 +1,148 @@
+/* image-test: scenarios of docs/image-tests.md, one after the other, in software emulation. */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+#include "image/scene.h"
+
+enum lane { DEFAULT, LONG };
+
+/* In the order in which they run: first the drive that the others copy. */
+static const struct scenario {
+    const char *id;
+    enum lane lane;
+    unsigned seconds; /* limit, for two quiet processors times four */
+    const char *what;
+    int (*run)(struct hx_scene *s, struct hx_error *err);
+} scenarios[] = {
+    {"audit", DEFAULT, 120, "B2, B3: nothing of one machine, no password, every licence",
+     hx_scene_audit},
+    {"install", DEFAULT, 600, "I1, I2: stick to blank NVMe drive, unattended; partition table",
+     hx_scene_install},
+    {"firstboot", DEFAULT, 400, "I1, I2: the drive boots alone, answers are in force, sockets",
+     hx_scene_first_boot},
+    {"secure", DEFAULT, 500,
+     "F2: keys only, no open port, the tunnel account forwards nothing else", hx_scene_secure},
+    {"damaged", LONG, 600, "I7: a damaged stick installs nothing", hx_scene_damaged},
+    {"repro", LONG, 900, "B1: two builds are alike, byte by byte", hx_scene_repro},
+};
+#define N_SCENARIOS ((int)(sizeof(scenarios) / sizeof(scenarios[0])))
+
+static void help(FILE *to)
+{
+    fprintf(to, "usage: image-test [--build DIR] [--work DIR] [--long] [SCENARIO...]\n"
+                "       image-test --list\n\n"
+                "  --build DIR  build folder with image/work/out (build)\n"
+                "  --work DIR   disks, logs and keys (BUILD/image-test); logs stay there\n"
+                "  --long       the long scenarios too\n\n"
+                "Exit status: 0 all passed, 1 some failed, 64 usage, 74 no folder.\n\n");
+    for (int i = 0; i < N_SCENARIOS; i++)
+        fprintf(to, "  %-10s %s%s\n", scenarios[i].id, scenarios[i].what,
+                scenarios[i].lane == LONG ? " (long)" : "");
+}
+
+static bool chosen(const struct scenario *sc, bool with_long, char *const *ids, int n_ids)
+{
+    if (!n_ids)
+        return sc->lane == DEFAULT || with_long;
+    for (int i = 0; i < n_ids; i++)
+        if (!strcmp(ids[i], sc->id))
+            return true;
+    return false;
+}
+
+static int run_one(const struct scenario *sc, const char *build, const char *work,
+                   struct hx_error *err)
+{
+    struct hx_scene *s = calloc(1, sizeof(*s));
+    if (!s)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    s->build = build;
+    s->work = work;
+    s->vm.log_fd = s->vm.console_fd = -1;
+    s->deadline = hx_child_clock() + (int64_t)sc->seconds * 1000;
+    snprintf(s->stick, sizeof(s->stick), "%s/image/work/out/stick.img", build);
+    snprintf(s->installed, sizeof(s->installed), "%s/installed.disk", work);
+    int r = 0;
+    if (access(s->stick, R_OK) < 0)
+        r = hx_fail(err, HX_SCENE_SKIP, "%s is missing: make image", s->stick);
+    else if (!hx_vm_available(err))
+        r = HX_SCENE_SKIP;
+    if (!r)
+        r = sc->run(s, err);
+    hx_vm_close(&s->vm);
+    free(s);
+    return r;
+}
+
+static int run_all(const char *build, const char *work, bool with_long, char *const *ids, int n_ids)
+{
+    int n_passed = 0, n_failed = 0, n_skipped = 0;
+    for (int i = 0; i < N_SCENARIOS; i++) {
+        const struct scenario *sc = &scenarios[i];
+        if (!chosen(sc, with_long, ids, n_ids))
+            continue;
+        struct hx_error err = {0};
+        int64_t start = hx_child_clock();
+        int r = run_one(sc, build, work, &err);
+        double seconds = (double)(hx_child_clock() - start) / 1000;
+        if (r == HX_SCENE_SKIP) {
+            n_skipped++;
+            printf("%-10s skipped: %s\n", sc->id, err.text);
+        } else if (r) {
+            n_failed++;
+            printf("%-10s FAILED after %.0f s: %s\n", sc->id, seconds, err.text);
+        } else {
+            n_passed++;
+            printf("%-10s passed, %.0f s\n", sc->id, seconds);
+        }
+        fflush(stdout);
+    }
+    if (n_failed)
+        printf("serial logs: %s/*.serial\n", work);
+    printf("%d passed, %d failed, %d skipped\n", n_passed, n_failed, n_skipped);
+    return n_failed || n_passed + n_skipped == 0 ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option rows[] = {
+        {"build", required_argument, NULL, 'b'}, {"work", required_argument, NULL, 'w'},
+        {"long", no_argument, NULL, 'l'},        {"list", no_argument, NULL, 'i'},
+        {"help", no_argument, NULL, 'h'},        {0}};
+    const char *build = "build", *work = NULL;
+    bool with_long = false;
+    char folder[300];
+    for (int c; (c = getopt_long(argc, argv, "", rows, NULL)) != -1;) {
+        switch (c) {
+        case 'b': build = optarg; break;
+        case 'w': work = optarg; break;
+        case 'l': with_long = true; break;
+        case 'i':
+        case 'h': help(stdout); return 0;
+        default: help(stderr); return EX_USAGE;
+        }
+    }
+    for (int i = optind; i < argc; i++) {
+        int k = 0;
+        while (k < N_SCENARIOS && strcmp(scenarios[k].id, argv[i]) != 0)
+            k++;
+        if (k == N_SCENARIOS) {
+            fprintf(stderr, "image-test: there is no scenario '%s'; see --list\n", argv[i]);
+            return EX_USAGE;
+        }
+    }
+    if (!work) {
+        snprintf(folder, sizeof(folder), "%s/image-test", build);
+        work = folder;
+    }
+    if (mkdir(work, 0700) < 0 && errno != EEXIST) {
+        fprintf(stderr, "image-test: folder %s: %s\n", work, strerror(errno));
+        return EX_IOERR;
+    }
+    return run_all(build, work, with_long, argv + optind, argc - optind);
+}

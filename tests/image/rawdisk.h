@@ -1,0 +1,18 @@
+/* Disk images of the tests. */
+#ifndef HX_TESTS_IMAGE_RAWDISK_H
+#define HX_TESTS_IMAGE_RAWDISK_H
+
+#include <stdint.h>
+
+#include <hx/error.h>
+
+/* A sparse file of that many bytes, all zero; replaces what is there. */
+int hx_rawdisk_blank(const char *path, uint64_t n_bytes, struct hx_error *err) HX_MUST;
+/* Copies the parts that hold data; holes stay holes. Replaces `to`. */
+int hx_rawdisk_copy(const char *from, const char *to, struct hx_error *err) HX_MUST;
+/* SHA-256 of the whole content, 64 hexadecimal digits. */
+int hx_rawdisk_hash(const char *path, char hex[65], struct hx_error *err) HX_MUST;
+/* Flips the bits of one byte. */
+int hx_rawdisk_damage(const char *path, uint64_t at, struct hx_error *err) HX_MUST;
+
+#endif

@@ -1,0 +1,100 @@
+#include "image/scene.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "image/rawdisk.h"
+
+#define FIRMWARE      "/usr/share/OVMF/OVMF_CODE_4M.fd"
+#define FIRMWARE_VARS "/usr/share/OVMF/OVMF_VARS_4M.fd"
+
+int hx_scene_answers(struct hx_scene *s, const char *more, struct hx_error *err)
+{
+    if (!s->ssh.public_key[0]) {
+        int r = hx_ssh_make_key(&s->ssh, s->work, err);
+        if (r)
+            return r;
+    }
+    int n = snprintf(s->answers, sizeof(s->answers),
+                     "schema = 1\nhostname = hx-test\nadmin_key = %s\nnetwork = dhcp\n"
+                     "ntp = later\nmodel = none\n%s",
+                     s->ssh.public_key, more);
+    if (n < 0 || (size_t)n >= sizeof(s->answers))
+        return hx_fail(err, -EMSGSIZE, "answers are too long");
+    return 0;
+}
+
+int hx_scene_setup(struct hx_scene *s, const char *name, struct hx_error *err)
+{
+    if (access(FIRMWARE, R_OK) < 0 || access(FIRMWARE_VARS, R_OK) < 0)
+        return hx_fail(err, HX_SCENE_SKIP, "%s is missing: install the package ovmf", FIRMWARE);
+    s->setup = (struct hx_vm_setup){
+        .name = name,
+        .folder = s->work,
+        .firmware = FIRMWARE,
+        .firmware_vars = FIRMWARE_VARS,
+        .memory_mib = 1024,
+        .cpus = 2,
+        .network = true,
+    };
+    return 0;
+}
+
+struct hx_vm_disk *hx_scene_add_disk(struct hx_scene *s, const char *path, enum hx_vm_bus bus)
+{
+    struct hx_vm_disk *d = &s->setup.disks[s->setup.n_disks];
+    *d = (struct hx_vm_disk){.path = path, .bus = bus, .boot = (int)s->setup.n_disks};
+    s->setup.n_disks++;
+    return d;
+}
+
+int hx_scene_boot_installed(struct hx_scene *s, const char *name, struct hx_error *err)
+{
+    static char copy[512];
+    if (access(s->installed, R_OK) < 0)
+        return hx_fail(err, HX_SCENE_SKIP, "no installed drive: scenario install comes first");
+    snprintf(copy, sizeof(copy), "%s/%s.disk", s->work, name);
+    int r = hx_rawdisk_copy(s->installed, copy, err);
+    if (!r)
+        r = hx_scene_answers(s, "", err);
+    if (!r)
+        r = hx_scene_setup(s, name, err);
+    if (r)
+        return r;
+    hx_scene_add_disk(s, copy, HX_VM_NVME)->serial = HX_SCENE_SERIAL;
+    s->setup.credentials[s->setup.n_credentials++] =
+        (struct hx_vm_credential){"hx170.answers", s->answers};
+    r = hx_vm_start(&s->vm, &s->setup, err);
+    if (!r)
+        r = hx_vm_ssh_port(&s->vm, &s->ssh.port, err);
+    if (r)
+        return r;
+    s->ssh.user = "admin";
+    r = hx_ssh_wait(&s->ssh, s->deadline, err);
+    if (!r)
+        hx_scene_measure("power-on to SSH", (double)hx_vm_age(&s->vm) / 1000, "s");
+    return r;
+}
+
+int hx_scene_admin(struct hx_scene *s, const char *command, struct hx_buf *out,
+                   struct hx_error *err)
+{
+    int code = -1;
+    s->ssh.user = "admin";
+    int r = hx_ssh_run(&s->ssh, command, out, &code, s->deadline, err);
+    if (r)
+        return r;
+    const char *said = hx_buf_cstr(out);
+    if (!said)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    if (code)
+        return hx_fail(err, -EIO, "'%s' in the machine ends with %d: %.300s", command, code, said);
+    return 0;
+}
+
+void hx_scene_measure(const char *what, double value, const char *unit)
+{
+    printf("# %s: %.1f %s\n", what, value, unit);
+    fflush(stdout);
+}

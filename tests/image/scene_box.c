@@ -1,0 +1,258 @@
+/* Scenarios on the finished files and on the installed box. */
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "image/scene.h"
+
+/* Runs a program of the tree and wants status 0; its last lines are the reason otherwise. */
+static int run_script(struct hx_scene *s, const char *const *argv, struct hx_error *err)
+{
+    struct hx_buf out = HX_BUF_INIT(4 << 20);
+    int code = -1;
+    int r = hx_child_run(argv, NULL, &out, &code, s->deadline, err);
+    if (!r && code) {
+        const char *said = hx_buf_cstr(&out);
+        size_t len = out.len;
+        r = hx_fail(err, -EBADMSG, "%s ends with %d: %s", argv[0], code,
+                    !said ? "" : said + (len > 600 ? len - 600 : 0));
+    }
+    hx_buf_done(&out);
+    return r;
+}
+
+/* B2, B3. */
+int hx_scene_audit(struct hx_scene *s, struct hx_error *err)
+{
+    const char *const argv[] = {"image/audit.py", s->build, NULL};
+    return run_script(s, argv, err);
+}
+
+/* B1. */
+int hx_scene_repro(struct hx_scene *s, struct hx_error *err)
+{
+    char build[300];
+    snprintf(build, sizeof(build), "BUILD=%s", s->build);
+    const char *const argv[] = {"make", "--no-print-directory", build, "repro", NULL};
+    return run_script(s, argv, err);
+}
+
+/* One command in the machine and what its output has to be; NULL: only its status counts. */
+struct check {
+    const char *what;
+    const char *command;
+    const char *output;
+};
+
+static int run_checks(struct hx_scene *s, const struct check *rows, size_t n, struct hx_error *err)
+{
+    struct hx_buf out = HX_BUF_INIT(256 << 10);
+    int r = 0;
+    for (size_t i = 0; i < n && !r; i++) {
+        r = hx_scene_admin(s, rows[i].command, &out, err);
+        if (!r && rows[i].output && strcmp((const char *)out.data, rows[i].output) != 0)
+            r = hx_fail(err, -EBADMSG, "%s: expected '%s', got '%.400s'", rows[i].what,
+                        rows[i].output, (const char *)out.data);
+        else if (r)
+            r = hx_wrap(err, r, "%s", rows[i].what);
+    }
+    hx_buf_done(&out);
+    return r;
+}
+
+/* I1, I2, second half: the drive boots without the stick, and the answers are in force. */
+int hx_scene_first_boot(struct hx_scene *s, struct hx_error *err)
+{
+    int r = hx_scene_boot_installed(s, "firstboot", err);
+    if (r)
+        return r;
+    static const struct check rows[] = {
+        {"end of the start", "systemctl is-system-running --wait", "running\n"},
+        {"failed units", "systemctl --failed --no-legend --plain", ""},
+        {"host name", "hostname", "hx-test\n"},
+        {"root file system", "findmnt -no FSTYPE,OPTIONS / | cut -d, -f1", "erofs ro\n"},
+        {"state", "findmnt -no FSTYPE /var", "ext4\n"},
+        {"models", "findmnt -no FSTYPE /srv/models", "ext4\n"},
+        {"sockets",
+         "ss -Hltun | awk '$5 !~ /^(127\\.|\\[::1\\])/ {print $1, $5}' | grep -v ':68$' | sort",
+         "tcp 0.0.0.0:22\ntcp [::]:22\n"},
+        {"writing to the root", "! touch /usr/x 2>/dev/null", NULL},
+        {"status", "hx status >/dev/null; test $? -lt 64", NULL},
+    };
+    r = run_checks(s, rows, sizeof(rows) / sizeof(rows[0]), err);
+    struct hx_buf out = HX_BUF_INIT(64 << 10);
+    if (!r)
+        r = hx_scene_admin(
+            s, "awk '/MemTotal/ {t=$2} /MemAvailable/ {print (t-$2)/1024}' /proc/meminfo", &out,
+            err);
+    if (!r)
+        hx_scene_measure("memory in use when idle", strtod((const char *)out.data, NULL), "MiB");
+    hx_buf_done(&out);
+    return r;
+}
+
+/* Connects to a port of the host that leads to `port` of the guest, and asks like a web client. *n:
+ * bytes that came. */
+static int probe(unsigned host_port, size_t *n, struct hx_error *err)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((uint16_t)host_port),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    *n = 0;
+    if (fd < 0)
+        return hx_fail_errno(err, errno, "socket");
+    if (connect(fd, (struct sockaddr *)&a, sizeof(a)) < 0) {
+        close(fd);
+        return hx_fail_errno(err, errno, "forwarded port %u", host_port);
+    }
+    static const char ask[] = "GET / HTTP/1.0\r\n\r\n";
+    (void)!send(fd, ask, sizeof(ask) - 1, MSG_NOSIGNAL);
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    char block[256];
+    if (poll(&p, 1, 5000) > 0) {
+        ssize_t got = read(fd, block, sizeof(block));
+        *n = got > 0 ? (size_t)got : 0;
+    }
+    close(fd);
+    return 0;
+}
+
+/* A second forward for the scan: restricted networks allow those that the host asks for. */
+static int forward(struct hx_scene *s, unsigned guest_port, unsigned *host_port,
+                   struct hx_error *err)
+{
+    char command[96], row[32];
+    struct hx_buf out = HX_BUF_INIT(64 << 10);
+    snprintf(command, sizeof(command), "hostfwd_add net0 tcp:127.0.0.1:0-:%u", guest_port);
+    snprintf(row, sizeof(row), " %u ", guest_port);
+    int r = hx_vm_monitor(&s->vm, command, NULL, err);
+    if (!r)
+        r = hx_vm_monitor(&s->vm, "info usernet", &out, err);
+    const char *text = r ? NULL : hx_buf_cstr(&out);
+    *host_port = 0;
+    for (const char *p = text; p && (p = strstr(p, "HOST_FORWARD]")); p++) {
+        unsigned from, to;
+        if (sscanf(p, "HOST_FORWARD] %*d %*s %u %*s %u", &from, &to) == 2 && to == guest_port)
+            *host_port = from;
+    }
+    if (!r && !*host_port)
+        r = hx_fail(err, -EIO, "port %u could not be forwarded: %.300s", guest_port,
+                    text ? text : "");
+    hx_buf_done(&out);
+    return r;
+}
+
+static int scan(struct hx_scene *s, struct hx_error *err)
+{
+    static const unsigned ports[] = {21,  23,  25,   53,   80,   111,  139,  443,
+                                     445, 631, 2049, 5355, 6443, 8000, 8080, 9090};
+    size_t n;
+    int r = probe(s->ssh.port, &n, err);
+    /* The probe has to see what is open, or its silence says nothing. */
+    if (!r && !n)
+        r = hx_fail(err, -EBADMSG, "port 22 does not answer the probe");
+    for (size_t i = 0; i < sizeof(ports) / sizeof(ports[0]) && !r; i++) {
+        unsigned host_port;
+        r = forward(s, ports[i], &host_port, err);
+        if (!r)
+            r = probe(host_port, &n, err);
+        if (!r && n)
+            r = hx_fail(err, -EBADMSG, "port %u answers from outside", ports[i]);
+    }
+    return r;
+}
+
+/* Nobody gets in without a key, whatever the account. */
+static int refuse_passwords(struct hx_scene *s, struct hx_error *err)
+{
+    static const char *const users[] = {"root", "admin", "tunnel", "hx-engine", "nobody", "pi"};
+    struct hx_buf out = HX_BUF_INIT(64 << 10);
+    int r = 0;
+    for (size_t i = 0; i < sizeof(users) / sizeof(users[0]) && !r; i++) {
+        r = hx_ssh_methods(&s->ssh, users[i], &out, s->deadline, err);
+        const char *said = r ? "" : hx_buf_cstr(&out);
+        if (!r && (!said || !strstr(said, "Permission denied (publickey)")))
+            r = hx_fail(err, -EBADMSG, "the server offers %s more than keys: %.300s", users[i],
+                        said ? said : "");
+    }
+    hx_buf_done(&out);
+    return r;
+}
+
+/* A port that the kernel has just given out and that is free again. */
+static int free_port(unsigned *port, struct hx_error *err)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof(a);
+    int r = 0;
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, n) < 0 ||
+        getsockname(fd, (struct sockaddr *)&a, &n) < 0)
+        r = hx_fail_errno(err, errno, "a free port");
+    else
+        *port = ntohs(a.sin_port);
+    if (fd >= 0)
+        close(fd);
+    return r;
+}
+
+/* The account for the tunnel: no shell, no other destination. */
+static int check_tunnel(struct hx_scene *s, struct hx_error *err)
+{
+    struct hx_buf out = HX_BUF_INIT(64 << 10);
+    int code = -1;
+    s->ssh.user = "tunnel";
+    int r = hx_ssh_run(&s->ssh, "echo got-a-shell", &out, &code, s->deadline, err);
+    const char *said = r ? NULL : hx_buf_cstr(&out);
+    if (!r && (code == 0 || code == 255 || !said || strstr(said, "got-a-shell")))
+        r = hx_fail(err, -EBADMSG, "tunnel: a command ends with %d: %.200s", code,
+                    said ? said : "");
+    char log[512];
+    snprintf(log, sizeof(log), "%s/tunnel.log", s->work);
+    unlink(log);
+    struct hx_child tunnel = {0};
+    unsigned local = 0;
+    if (!r)
+        r = free_port(&local, err);
+    if (!r)
+        r = hx_ssh_tunnel(&s->ssh, &tunnel, local, "127.0.0.1:22", log, err);
+    size_t n = 0;
+    struct hx_error ignored;
+    int64_t until = hx_child_within(s->deadline, 60000);
+    while (!r && probe(local, &n, &ignored) && hx_child_sleep(500, until))
+        ;
+    if (!r && n)
+        r = hx_fail(err, -EBADMSG, "tunnel: port 22 of the box was forwarded");
+    char *text = NULL;
+    size_t len;
+    /* The client prints the refusal: the attempt has reached the server. */
+    if (!r)
+        r = hx_file_read(log, 65536, &text, &len, err);
+    if (!r && !strstr(text, "administratively prohibited"))
+        r = hx_fail(err, -EBADMSG, "tunnel: no refusal of another destination in: %.300s", text);
+    free(text);
+    hx_child_kill(&tunnel);
+    hx_buf_done(&out);
+    s->ssh.user = "admin";
+    return r;
+}
+
+/* F2. */
+int hx_scene_secure(struct hx_scene *s, struct hx_error *err)
+{
+    int r = hx_scene_boot_installed(s, "secure", err);
+    if (!r)
+        r = refuse_passwords(s, err);
+    if (!r)
+        r = check_tunnel(s, err);
+    if (!r)
+        r = scan(s, err);
+    return r;
+}

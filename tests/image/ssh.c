@@ -1,0 +1,152 @@
+#include "image/ssh.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+
+#define MAX_ARGS 40
+
+struct command {
+    const char *argv[MAX_ARGS];
+    unsigned n;
+    char text[6][300];
+};
+
+static void add(struct command *c, const char *arg)
+{
+    if (c->n + 1 < MAX_ARGS)
+        c->argv[c->n++] = arg;
+}
+
+static void add_option(struct command *c, const char *option)
+{
+    add(c, "-o");
+    add(c, option);
+}
+
+/* Everything up to the options of one use. */
+static void begin(struct command *c, const struct hx_ssh *ssh, const char *level)
+{
+    *c = (struct command){.n = 0};
+    snprintf(c->text[0], sizeof(c->text[0]), "UserKnownHostsFile=%s/known", ssh->folder);
+    snprintf(c->text[1], sizeof(c->text[1]), "%u", ssh->port);
+    snprintf(c->text[2], sizeof(c->text[2]), "%s/key", ssh->folder);
+    static const char *const fixed[] = {"ssh", "-F", "none", "-a", "-x", "-T"};
+    for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
+        add(c, fixed[i]);
+    /* The first connection learns the host key, a change of it later is an error. */
+    static const char *const options[] = {"StrictHostKeyChecking=accept-new",
+                                          "GlobalKnownHostsFile=/dev/null", "IdentityAgent=none",
+                                          "IdentitiesOnly=yes", "ConnectTimeout=30"};
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
+        add_option(c, options[i]);
+    add_option(c, level);
+    add_option(c, c->text[0]);
+    add(c, "-p");
+    add(c, c->text[1]);
+}
+
+int hx_ssh_make_key(struct hx_ssh *ssh, const char *folder, struct hx_error *err)
+{
+    char path[256], public_path[264];
+    snprintf(ssh->folder, sizeof(ssh->folder), "%s", folder);
+    snprintf(path, sizeof(path), "%s/key", ssh->folder);
+    snprintf(public_path, sizeof(public_path), "%s.pub", path);
+    if (access(path, F_OK) < 0) {
+        const char *const argv[] = {"ssh-keygen", "-q",         "-t", "ed25519", "-N", "",
+                                    "-C",         "image-test", "-f", path,      NULL};
+        struct hx_buf out = HX_BUF_INIT(4096);
+        int code = 0;
+        int r = hx_child_run(argv, NULL, &out, &code, hx_child_clock() + 60000, err);
+        if (!r && code)
+            r = hx_fail(err, -EIO, "ssh-keygen ends with %d: %.200s", code, hx_buf_cstr(&out));
+        hx_buf_done(&out);
+        if (r)
+            return r;
+    }
+    char *text;
+    size_t len;
+    int r = hx_file_read(public_path, sizeof(ssh->public_key) - 1, &text, &len, err);
+    if (r)
+        return r;
+    text[strcspn(text, "\n")] = '\0';
+    snprintf(ssh->public_key, sizeof(ssh->public_key), "%s", text);
+    free(text);
+    return 0;
+}
+
+int hx_ssh_run(const struct hx_ssh *ssh, const char *command, struct hx_buf *out, int *code,
+               int64_t deadline, struct hx_error *err)
+{
+    struct command c;
+    begin(&c, ssh, "LogLevel=ERROR");
+    add_option(&c, "BatchMode=yes");
+    add(&c, "-i");
+    add(&c, c.text[2]);
+    add(&c, "-l");
+    add(&c, ssh->user);
+    add(&c, "127.0.0.1");
+    add(&c, command);
+    return hx_child_run(c.argv, NULL, out, code, deadline, err);
+}
+
+int hx_ssh_wait(const struct hx_ssh *ssh, int64_t deadline, struct hx_error *err)
+{
+    struct hx_buf out = HX_BUF_INIT(64 << 10);
+    int code = -1;
+    int r;
+    for (;;) {
+        r = hx_ssh_run(ssh, "true", &out, &code, hx_child_within(deadline, 60000), err);
+        if (!r && code != 255)
+            break;
+        if (!hx_child_sleep(500, deadline)) {
+            r = hx_fail(err, -ETIMEDOUT, "no login by SSH as %s; the client said last: %.300s",
+                        ssh->user, hx_buf_cstr(&out));
+            break;
+        }
+    }
+    hx_buf_done(&out);
+    return r;
+}
+
+int hx_ssh_methods(const struct hx_ssh *ssh, const char *user, struct hx_buf *out, int64_t deadline,
+                   struct hx_error *err)
+{
+    struct command c;
+    begin(&c, ssh, "LogLevel=ERROR");
+    add_option(&c, "BatchMode=yes");
+    add_option(&c, "PubkeyAuthentication=no");
+    add(&c, "-l");
+    add(&c, user);
+    add(&c, "127.0.0.1");
+    add(&c, "true");
+    int code = -1;
+    int r = hx_child_run(c.argv, NULL, out, &code, deadline, err);
+    if (!r && code != 255)
+        r = hx_fail(err, -EACCES, "%s got in without a key", user);
+    return r;
+}
+
+int hx_ssh_tunnel(const struct hx_ssh *ssh, struct hx_child *tunnel, unsigned local, const char *to,
+                  const char *log, struct hx_error *err)
+{
+    struct command c;
+    /* Refused destinations are said at this level. */
+    begin(&c, ssh, "LogLevel=INFO");
+    add_option(&c, "BatchMode=yes");
+    add_option(&c, "ExitOnForwardFailure=yes");
+    snprintf(c.text[3], sizeof(c.text[3]), "127.0.0.1:%u:%s", local, to);
+    static const char *const options[] = {"-N", "-L"};
+    add(&c, options[0]);
+    add(&c, options[1]);
+    add(&c, c.text[3]);
+    add(&c, "-i");
+    add(&c, c.text[2]);
+    add(&c, "-l");
+    add(&c, ssh->user);
+    add(&c, "127.0.0.1");
+    return hx_child_start(tunnel, c.argv, log, NULL, err);
+}
