@@ -360,7 +360,7 @@ static int experts(struct hx_device *dev, const struct hx_experts_args *x, struc
         r = hx_cuda_choice_of(dev, table[i], x->n_expert, &w[i], err);
     if (r < 0 || n == 0)
         return r;
-    if (!dev->exact && hx_cu_exl3_takes(&w[0], &w[1], &w[2], x->n_expert))
+    if (!dev->exact && hx_cu_exl3_takes(&w[0], &w[1], &w[2], x->n_expert, used))
         return exl3_experts(dev, x, w, err);
     if (!x->s1)
         return hx_fail(err, -ENOTSUP, "cuda: experts of this format need a shared one");

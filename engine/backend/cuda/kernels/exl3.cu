@@ -14,11 +14,17 @@ struct row_scale {
     int32_t sum;
 };
 
+/* Vectors of a pair's expert. */
+struct vectors {
+    const uint16_t *svh1, *svh3, *suh2, *svh2;
+};
+
 struct layer {
     struct hx_cuda_exl3 a;
     int n_pair;
-    int32_t *n_job, *order;
+    int32_t *n_job;
     struct exl3_job *job;
+    struct vectors *vec; /* [pairs] */
     struct row_scale *scale[2]; /* [2][pairs] of gate and up, [pairs] of down */
     uint8_t *codes[2];          /* [2][pairs][2][d], [pairs][2][ff] */
     unsigned long long *sum[2]; /* [2][pairs][ff], [pairs][d] */
@@ -110,7 +116,7 @@ static __device__ void quantise_row(const float *v, int n, uint32_t most, uint8_
 
 /* Outputs 128 b + 4 lane .. + 3 of a product, from its integer sums. */
 static __device__ __forceinline__ float4 outputs(const unsigned long long *sum, struct row_scale s,
-                                                 const struct hx_cuda_weight *w, int b)
+                                                 const uint16_t *svh, int b)
 {
     int at = 128 * b + threadIdx.x % 32 * 4;
     float v[4], q = s.q * (1.0f / 254.0f), offset = K_OFFSET * (float)s.sum;
@@ -120,53 +126,66 @@ static __device__ __forceinline__ float4 outputs(const unsigned long long *sum, 
 #pragma unroll
     for (int i = 0; i < 4; i++)
         v[i] = q * (K_STEP * (float)(part[i] - centre) + offset);
-    float4 y = hadamard128(make_float4(v[0], v[1], v[2], v[3])), h = halves(w->svh + at);
+    float4 y = hadamard128(make_float4(v[0], v[1], v[2], v[3])), h = halves(svh + at);
     float f = 1.0f / 128.0f;
     return make_float4(y.x * f * h.x, y.y * f * h.y, y.z * f * h.z, y.w * f * h.w);
 }
 
 /* ---- launches ---- */
 
-/* Jobs of at most EXL3_ROWS rows of one expert, experts ascending. */
-static __device__ void group_rows(const struct layer &p)
+/* Sum of what the threads before this one have; all: shared, one entry a warp. */
+static __device__ int sum_before(int mine, int *all)
 {
-    __shared__ int32_t count[MAX_EXPERT];
-    __shared__ int2 before[256];
-    int n = p.a.n_expert, id = threadIdx.x;
-    for (int e = id; e < n; e += 256)
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sum = mine;
+#pragma unroll
+    for (int h = 1; h < 32; h *= 2) {
+        int other = __shfl_up_sync(0xFFFFFFFFu, sum, h);
+        sum += lane >= h ? other : 0;
+    }
+    if (lane == 31)
+        all[warp] = sum;
+    __syncthreads();
+    for (int i = 0; i < warp; i++)
+        sum += all[i];
+    return sum - mine;
+}
+
+/* Jobs of at most EXL3_ROWS rows of one expert, experts ascending. Which rows share a job, and in which
+ * order, may change from run to run; no bit of a row depends on it. count, begins: shared, an entry an
+ * expert. */
+static __device__ void group_rows(const struct layer &p, int32_t *count, int32_t *begins)
+{
+    __shared__ int all[32];
+    int n = p.a.n_expert, id = threadIdx.x, threads = blockDim.x;
+    for (int e = id; e < n; e += threads)
         count[e] = 0;
     __syncthreads();
-    for (int i = id; i < p.n_pair; i += 256)
+    for (int i = id; i < p.n_pair; i += threads)
         atomicAdd(&count[p.a.sel[i]], 1);
     __syncthreads();
-    int each = (n + 255) / 256, e0 = min(n, id * each), e1 = min(n, e0 + each);
-    int2 mine = make_int2(0, 0); /* rows, jobs */
+    int each = (n + threads - 1) / threads, e0 = min(n, id * each), e1 = min(n, e0 + each);
+    int mine = 0;
+    for (int e = e0; e < e1; e++)
+        mine += (count[e] + EXL3_ROWS - 1) / EXL3_ROWS;
+    int job = sum_before(mine, all);
+    if (id == threads - 1)
+        *p.n_job = job + mine;
     for (int e = e0; e < e1; e++) {
-        mine.x += count[e];
-        mine.y += (count[e] + EXL3_ROWS - 1) / EXL3_ROWS;
-    }
-    before[id] = mine;
-    __syncthreads();
-    for (int h = 1; h < 256; h *= 2) {
-        int2 o = id >= h ? before[id - h] : make_int2(0, 0);
-        __syncthreads();
-        before[id].x += o.x;
-        before[id].y += o.y;
-        __syncthreads();
-    }
-    if (id == 255)
-        *p.n_job = before[255].y;
-    int row = before[id].x - mine.x, job = before[id].y - mine.y;
-    for (int e = e0; e < e1; e++) {
-        int c = count[e];
-        for (int k = 0; k < c; k += EXL3_ROWS)
-            p.job[job++] = {e, row + k, min(EXL3_ROWS, c - k)};
-        count[e] = row;
-        row += c;
+        begins[e] = job;
+        for (int k = count[e]; k > 0; k -= EXL3_ROWS) {
+            struct exl3_job *to = &p.job[job++];
+            to->data[0] = (const uint8_t *)p.a.w1[e].data;
+            to->data[1] = (const uint8_t *)p.a.w3[e].data;
+            to->data[2] = (const uint8_t *)p.a.w2[e].data;
+            to->n = min(EXL3_ROWS, k);
+        }
+        count[e] = 0;
     }
     __syncthreads();
-    for (int i = id; i < p.n_pair; i += 256)
-        p.order[atomicAdd(&count[p.a.sel[i]], 1)] = i;
+    for (int i = id; i < p.n_pair; i += threads) {
+        int e = p.a.sel[i], at = atomicAdd(&count[e], 1);
+        p.job[begins[e] + at / EXL3_ROWS].pair[at % EXL3_ROWS] = i;
+    }
 }
 
 static __device__ void clear(unsigned long long *p, int n)
@@ -175,35 +194,51 @@ static __device__ void clear(unsigned long long *p, int n)
         ((ulonglong2 *)p)[i] = make_ulonglong2(0, 0);
 }
 
+static __device__ __forceinline__ float4 scaled(ushort4 x, float4 s)
+{
+    return make_float4(bf16_value(x.x) * s.x, bf16_value(x.y) * s.y, bf16_value(x.z) * s.z,
+                       bf16_value(x.w) * s.w);
+}
+
 /* Blocks (0 and 1, pair): input of gate and up. Block (2, 0): groups; (2, 1 + pair): sums of down. */
-static __global__ void __launch_bounds__(256) begin(struct layer p)
+static __global__ void __launch_bounds__(1024) begin(struct layer p)
 {
     extern __shared__ __align__(16) float v[];
     int pair = blockIdx.y, matrix = blockIdx.x, lane = threadIdx.x % 32;
-    int d = (int)p.a.d, ff = (int)p.a.ff;
-    if (matrix < 2 && pair == p.n_pair)
-        return;
+    int d = (int)p.a.d, ff = (int)p.a.ff, n_warp = blockDim.x / 32;
     if (matrix == 2) {
         if (pair == 0)
-            group_rows(p);
+            group_rows(p, (int32_t *)v, (int32_t *)v + p.a.n_expert);
         else
             clear(p.sum[1] + (int64_t)(pair - 1) * d, d);
         return;
     }
+    if (pair == p.n_pair)
+        return;
+    int e = p.a.sel[pair];
     const uint16_t *x = p.a.z + (int64_t)(pair / p.a.used) * d;
-    const uint16_t *suh = (matrix ? p.a.w3 : p.a.w1)[p.a.sel[pair]].suh;
+    const uint16_t *suh = (matrix ? p.a.w3 : p.a.w1)[e].suh;
     uint32_t most = 0;
-    for (int b = threadIdx.x / 32; b < d / 128; b += 8) {
-        int at = 128 * b + 4 * lane;
-        ushort4 h = *(const ushort4 *)(x + at);
-        float4 s = halves(suh + at);
-        float4 y = hadamard128(make_float4(bf16_value(h.x) * s.x, bf16_value(h.y) * s.y,
-                                           bf16_value(h.z) * s.z, bf16_value(h.w) * s.w));
+    for (int b = threadIdx.x / 32; b < d / 128; b += 2 * n_warp) {
+        /* Two blocks at a time: both loads first. */
+        int at = 128 * b + 4 * lane, next = at + 128 * n_warp;
+        bool two = b + n_warp < d / 128;
+        float4 y = scaled(*(const ushort4 *)(x + at), halves(suh + at)), z = y;
+        if (two)
+            z = scaled(*(const ushort4 *)(x + next), halves(suh + next));
+        y = hadamard128(y);
         *(float4 *)(v + at) = y;
         most = magnitude(most, y);
+        if (two) {
+            z = hadamard128(z);
+            *(float4 *)(v + next) = z;
+            most = magnitude(most, z);
+        }
     }
     int64_t row = (int64_t)matrix * p.n_pair + pair;
     clear(p.sum[0] + row * ff, ff);
+    if (matrix == 0 && threadIdx.x == 0)
+        p.vec[pair] = {p.a.w1[e].svh, p.a.w3[e].svh, p.a.w2[e].suh, p.a.w2[e].svh};
     quantise_row(v, d, most, p.codes[0] + row * 2 * d, &p.scale[0][row]);
 }
 
@@ -214,16 +249,16 @@ static __device__ __forceinline__ float gated(float a, float b, float weight, fl
         a = a > limit ? limit : a;
         b = b > limit ? limit : b < -limit ? -limit : b;
     }
-    float v = (float)((double)a / (1.0 + exp(-(double)a))) * b;
+    float v = a / (1.0f + expf(-a)) * b;
     return bf16_round(weight * v);
 }
 
 /* A block a pair: activation, input of down. */
-static __global__ void middle(struct layer p)
+static __global__ void __launch_bounds__(1024) middle(struct layer p)
 {
     extern __shared__ __align__(16) float v[];
-    int pair = blockIdx.x, lane = threadIdx.x % 32, ff = (int)p.a.ff, e = p.a.sel[pair];
-    const struct hx_cuda_weight *w1 = &p.a.w1[e], *w2 = &p.a.w2[e], *w3 = &p.a.w3[e];
+    int pair = blockIdx.x, lane = threadIdx.x % 32, ff = (int)p.a.ff;
+    struct vectors u = p.vec[pair];
     struct row_scale s1 = p.scale[0][pair], s3 = p.scale[0][p.n_pair + pair];
     const unsigned long long *a = p.sum[0] + (int64_t)pair * ff;
     const unsigned long long *b = a + (int64_t)p.n_pair * ff;
@@ -231,7 +266,8 @@ static __global__ void middle(struct layer p)
     uint32_t most = 0;
     for (int i = threadIdx.x / 32; i < ff / 128; i += blockDim.x / 32) {
         int at = 128 * i + 4 * lane;
-        float4 x = outputs(a, s1, w1, i), y = outputs(b, s3, w3, i), s = halves(w2->suh + at);
+        float4 s = halves(u.suh2 + at);
+        float4 x = outputs(a, s1, u.svh1, i), y = outputs(b, s3, u.svh3, i);
         float4 t = make_float4(gated(x.x, y.x, weight, limit) * s.x,
                                gated(x.y, y.y, weight, limit) * s.y,
                                gated(x.z, y.z, weight, limit) * s.z,
@@ -243,26 +279,22 @@ static __global__ void middle(struct layer p)
     quantise_row(v, ff, most, p.codes[1] + (int64_t)pair * 2 * ff, &p.scale[1][pair]);
 }
 
-/* A warp 128 outputs of a token: its experts in listed order, the shared one last. */
-static __global__ void __launch_bounds__(128) finish(struct layer p)
+/* A block 128 outputs of a token, a warp an expert: added in listed order, the shared one last. */
+static __global__ void __launch_bounds__(1024) finish(struct layer p)
 {
-    int token = blockIdx.y, b = blockIdx.x * 4 + threadIdx.x / 32, d = (int)p.a.d;
-    if (b >= d / 128)
-        return;
-    int64_t at = (int64_t)token * d + 128 * b + threadIdx.x % 32 * 4;
-    float4 y = make_float4(0, 0, 0, 0), s = y;
-    if (p.a.shared)
-        s = *(const float4 *)(p.a.shared + at);
-    for (int k = 0; k < p.a.used; k++) {
-        int pair = token * p.a.used + k;
-        float4 o = outputs(p.sum[1] + (int64_t)pair * d, p.scale[1][pair],
-                           &p.a.w2[p.a.sel[pair]], b);
-        y = make_float4(y.x + bf16_round(o.x), y.y + bf16_round(o.y), y.z + bf16_round(o.z),
-                        y.w + bf16_round(o.w));
+    extern __shared__ __align__(16) float v[]; /* [used][128] */
+    int token = blockIdx.y, b = blockIdx.x, k = threadIdx.x / 32, pair = token * p.a.used + k;
+    int64_t d = p.a.d, at = token * d + 128 * b;
+    float4 o = outputs(p.sum[1] + pair * d, p.scale[1][pair], p.vec[pair].svh2, b);
+    *(float4 *)(v + 128 * k + threadIdx.x % 32 * 4) =
+        make_float4(bf16_round(o.x), bf16_round(o.y), bf16_round(o.z), bf16_round(o.w));
+    __syncthreads();
+    for (int i = threadIdx.x; i < 128; i += blockDim.x) {
+        float sum = 0;
+        for (int e = 0; e < p.a.used; e++)
+            sum = sum + v[128 * e + i];
+        p.a.y[at + i] = to_bf16(sum + (p.a.shared ? bf16_round(p.a.shared[at + i]) : 0));
     }
-    *(ushort4 *)(p.a.y + at) =
-        make_ushort4(to_bf16(y.x + bf16_round(s.x)), to_bf16(y.y + bf16_round(s.y)),
-                     to_bf16(y.z + bf16_round(s.z)), to_bf16(y.w + bf16_round(s.w)));
 }
 
 template <int BITS> static void products(cudaStream_t s, const struct exl3_inner &p, int n_sm)
@@ -285,7 +317,7 @@ static void start(cudaStream_t s, const struct exl3_inner &p, int bits, int n_sm
 }
 
 bool hx_cu_exl3_takes(const struct hx_cuda_choice *w1, const struct hx_cuda_choice *w2,
-                      const struct hx_cuda_choice *w3, int n_expert)
+                      const struct hx_cuda_choice *w3, int n_expert, int used)
 {
     const struct hx_cuda_choice *w[3] = {w1, w2, w3};
     for (int i = 0; i < 3; i++) {
@@ -295,7 +327,7 @@ bool hx_cu_exl3_takes(const struct hx_cuda_choice *w1, const struct hx_cuda_choi
             w[i]->n_out > MAX_WIDTH)
             return false;
     }
-    return n_expert <= MAX_EXPERT && w1->mul1_bits == w3->mul1_bits && w1->n_in == w3->n_in &&
+    return n_expert <= MAX_EXPERT && used <= 32 && w1->mul1_bits == w3->mul1_bits && w1->n_in == w3->n_in &&
            w1->n_out == w3->n_out && w2->n_in == w1->n_out && w2->n_out == w1->n_in;
 }
 
@@ -310,7 +342,7 @@ static size_t lay_out(struct layer *p, uint8_t *room)
     size_t n = (size_t)p->n_pair, d = (size_t)p->a.d, ff = (size_t)p->a.ff, used = 0;
     uint8_t *at[9];
     carve(room, &used, 4, &at[0]);
-    carve(room, &used, n * 4, &at[1]);
+    carve(room, &used, n * sizeof(struct vectors), &at[1]);
     carve(room, &used, n * sizeof(struct exl3_job), &at[2]);
     carve(room, &used, 2 * n * sizeof(struct row_scale), &at[3]);
     carve(room, &used, n * sizeof(struct row_scale), &at[4]);
@@ -319,7 +351,7 @@ static size_t lay_out(struct layer *p, uint8_t *room)
     carve(room, &used, 2 * n * ff * 8, &at[7]);
     carve(room, &used, n * d * 8, &at[8]);
     p->n_job = (int32_t *)at[0];
-    p->order = (int32_t *)at[1];
+    p->vec = (struct vectors *)at[1];
     p->job = (struct exl3_job *)at[2];
     p->scale[0] = (struct row_scale *)at[3];
     p->scale[1] = (struct row_scale *)at[4];
@@ -338,23 +370,29 @@ size_t hx_cu_exl3_room(const struct hx_cuda_exl3 *a, int n_tok)
     return lay_out(&p, NULL);
 }
 
+/* Warps of a block for n blocks of 128 values: enough for a wide row, groups need some. */
+static int n_warp(int64_t n)
+{
+    return n < 8 ? 8 : n > 32 ? 32 : (int)n;
+}
+
 cudaError_t hx_cu_exl3(cudaStream_t s, const struct hx_cuda_exl3 *a, int n_sm)
 {
     struct layer p = {};
     p.a = *a;
     p.n_pair = a->n_tok * a->used;
-    if (p.n_pair > 65534)
+    if (p.n_pair > 65534 || a->used > 32)
         return cudaErrorInvalidValue;
     lay_out(&p, (uint8_t *)a->room);
-    struct exl3_inner up = {{a->w1, a->w3}, 2, p.job, p.n_job, p.order, p.codes[0], p.sum[0],
-                            p.n_pair, (int)a->d, (int)a->ff};
-    struct exl3_inner down = {{a->w2, a->w2}, 1, p.job, p.n_job, p.order, p.codes[1], p.sum[1],
-                              p.n_pair, (int)a->ff, (int)a->d};
-    int n_block = (int)(a->ff / 128), n_warp = n_block < 18 ? n_block : 18;
-    begin<<<dim3(3, p.n_pair + 1), 256, (size_t)a->d * 4, s>>>(p);
+    struct exl3_inner up = {0, 2, p.job, p.n_job, p.codes[0], p.sum[0], p.n_pair, (int)a->d,
+                            (int)a->ff};
+    struct exl3_inner down = {2, 1, p.job, p.n_job, p.codes[1], p.sum[1], p.n_pair, (int)a->ff,
+                              (int)a->d};
+    size_t row = (size_t)a->d * 4, groups = (size_t)a->n_expert * 8;
+    begin<<<dim3(3, p.n_pair + 1), n_warp(a->d / 256) * 32, row > groups ? row : groups, s>>>(p);
     start(s, up, a->bits, n_sm);
-    middle<<<p.n_pair, n_warp * 32, (size_t)a->ff * 4, s>>>(p);
+    middle<<<p.n_pair, n_warp(a->ff / 128) * 32, (size_t)a->ff * 4, s>>>(p);
     start(s, down, a->down_bits, n_sm);
-    finish<<<dim3((unsigned)((a->d / 128 + 3) / 4), a->n_tok), 128, 0, s>>>(p);
+    finish<<<dim3((unsigned)(a->d / 128), a->n_tok), a->used * 32, (size_t)a->used * 512, s>>>(p);
     return cudaGetLastError();
 }

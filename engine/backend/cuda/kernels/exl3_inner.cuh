@@ -23,17 +23,17 @@
 #define EXL3_BLOCKS 4  /* of a multiprocessor */
 #define EXL3_MUL1   0x83DCD12Du
 
-/* Up to EXL3_ROWS rows of one expert: entries first .. first + n - 1 of the order. */
-struct exl3_job {
-    int32_t expert, first, n;
+/* Up to EXL3_ROWS rows of one expert. All that a warp must know to begin, in one read. */
+struct __align__(16) exl3_job {
+    const uint8_t *data[3]; /* gate, up, down */
+    int32_t pair[EXL3_ROWS];
+    int32_t n, unused;
 };
 
 struct exl3_inner {
-    const struct hx_cuda_weight *table[2]; /* matrices of an expert that share nothing but the job */
-    int n_matrix;
+    int first, n_matrix; /* data[first .. first + n_matrix - 1] */
     const struct exl3_job *job;
     const int32_t *n_job; /* device */
-    const int32_t *order; /* [pairs] pairs, those of an expert together */
     const uint8_t *codes; /* [matrix][pair][2][n_in]: i and j, in the order of code_word */
     unsigned long long *sum; /* [matrix][pair][n_out], 254 sum(i s) + sum(j s) is added */
     int n_pair, n_in, n_out;
@@ -217,16 +217,15 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_prod
     const uint32_t base = shared_address(ring[warp]);
 
     /* Ahead of the products: */
-    exl3_place f = place_of(p, n_k, n_column, from);
+    exl3_place f = place_of(p, n_k, n_column, from), c = f;
     const uint8_t *weights, *input;
     bool has_input;
     int left = to - from;
     auto enter = [&]() {
-        struct exl3_job job = p.job[f.job];
-        const struct hx_cuda_weight *w = &(f.matrix ? p.table[1] : p.table[0])[job.expert];
-        has_input = g / 2 < job.n;
-        int pair = p.order[job.first + (has_input ? g / 2 : 0)];
-        weights = (const uint8_t *)w->data + f.k * EXL3_SLICES * row_bytes +
+        const struct exl3_job *job = &p.job[f.job];
+        has_input = g / 2 < job->n;
+        int pair = has_input ? job->pair[g / 2] : 0;
+        weights = job->data[p.first + f.matrix] + f.k * EXL3_SLICES * row_bytes +
                   f.column * EXL3_TILES * stage::tile_words * 4 + copy_from;
         input = p.codes + (((int64_t)f.matrix * p.n_pair + pair) * 2 + (g & 1)) * p.n_in +
                 f.k * 64 + 16 * t;
@@ -256,12 +255,8 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_prod
     for (int i = 0; i < EXL3_RING - 1; i++)
         request(base + i * stage_bytes);
 
-    exl3_place c = place_of(p, n_k, n_column, from);
     int pair = -1; /* of row t */
-    auto rows = [&]() {
-        struct exl3_job job = p.job[c.job];
-        pair = t < job.n ? p.order[job.first + t] : -1;
-    };
+    auto rows = [&]() { pair = t < p.job[c.job].n ? p.job[c.job].pair[t] : -1; };
     rows();
     int32_t sum[EXL3_TILES][4] = {};
     uint32_t use = base, fill = base + (EXL3_RING - 1) * stage_bytes;

@@ -155,7 +155,7 @@ struct hx_cuda_exl3 {
     uint16_t *y;
 };
 bool hx_cu_exl3_takes(const struct hx_cuda_choice *w1, const struct hx_cuda_choice *w2,
-                      const struct hx_cuda_choice *w3, int n_expert);
+                      const struct hx_cuda_choice *w3, int n_expert, int used);
 /* used, d and ff of a count. */
 size_t hx_cu_exl3_room(const struct hx_cuda_exl3 *a, int n_tok);
 cudaError_t hx_cu_exl3(cudaStream_t s, const struct hx_cuda_exl3 *a, int n_sm);
