@@ -1,5 +1,6 @@
 /* hx-setup: the wizard, one step of it, an answers file, and what box.conf says for other programs.
  */
+#include <fcntl.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
@@ -188,8 +189,11 @@ static FILE *open_transcript(struct hx_setup *s)
     struct hx_error err;
     if (hx_setup_path(s, HX_SETUP_LOG, at, &err) < 0 || hx_setup_folders(at, &err) < 0)
         return NULL;
-    umask(077);
-    return fopen(at, "ae");
+    int fd = open(at, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+    FILE *f = fd >= 0 ? fdopen(fd, "a") : NULL;
+    if (fd >= 0 && !f)
+        close(fd);
+    return f;
 }
 
 static int exit_code(enum hx_ui_reply reply, const struct hx_setup *s, const struct hx_error *err)
@@ -272,6 +276,7 @@ int main(int argc, char **argv)
     struct hx_setup s;
     struct hx_error err;
     signal(SIGPIPE, SIG_IGN);
+    umask(022); /* modes are given with each file */
     int code = parse(argc, argv, &o);
     if (code != 0)
         return code < 0 ? EX_OK : code;

@@ -177,6 +177,8 @@ int hx_setup_render(struct hx_setup *s, struct hx_error *err)
     struct output o = {.s = s, .text = HX_BUF_INIT(1 << 20), .err = err};
     o.r = hx_box_check(&b, HX_BOX_STATE, err);
     if (o.r == 0) {
+        o.r = hx_box_write(&b, HX_BOX_STATE, &o.text);
+        put(&o, HX_SETUP_SHOWN, 0644);
         render_identity(&o, &b);
         render_network(&o, &b);
         render_time(&o, &b);

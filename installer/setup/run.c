@@ -62,13 +62,13 @@ int hx_setup_put(const struct hx_setup *s, const char *path, const void *data, s
 {
     char at[HX_ROOT_PATH];
     int r = hx_setup_path(s, path, at, err);
+    mode_t old = umask(022);
     if (r == 0)
         r = hx_setup_folders(at, err);
-    if (r < 0)
-        return r;
     /* The new file has its mode from the first byte on. */
-    mode_t old = umask(0777 & ~mode);
-    r = hx_file_replace(at, data, n, err);
+    umask(0777 & ~mode);
+    if (r == 0)
+        r = hx_file_replace(at, data, n, err);
     umask(old);
     if (r == 0 && chmod(at, mode) < 0)
         r = hx_fail_errno(err, errno, "%s: cannot set its mode", at);
@@ -82,7 +82,7 @@ static int put_box(struct hx_setup *s, const char *path, struct hx_error *err)
     if (r < 0)
         hx_fail(err, r, "out of memory");
     else
-        r = hx_setup_put(s, path, text.data, text.len, 0600, err);
+        r = hx_setup_put(s, path, text.data, text.len, 0644, err);
     hx_buf_done(&text);
     return r;
 }
@@ -135,7 +135,7 @@ static int keep_previous(struct hx_setup *s, struct hx_error *err)
     if (r == -ENOENT)
         return 0;
     if (r == 0)
-        r = hx_setup_put(s, HX_SETUP_OLD, text, n, 0600, err);
+        r = hx_setup_put(s, HX_SETUP_OLD, text, n, 0644, err);
     else
         hx_fail(err, r, "%s", why.text);
     free(text);

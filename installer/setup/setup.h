@@ -15,10 +15,11 @@
 
 #define HX_SETUP_CONFIG "/var/lib/hx170/config"
 #define HX_SETUP_BOX    HX_SETUP_CONFIG "/box.conf"
+#define HX_SETUP_SHOWN  "/run/hx170/box.conf" /* copy for those who may not read the folder */
 #define HX_SETUP_OLD    HX_SETUP_CONFIG "/box.conf.old"
 #define HX_SETUP_DRAFT  HX_SETUP_CONFIG "/draft.conf"
 #define HX_SETUP_TOKEN  HX_SETUP_CONFIG "/hub_token"
-#define HX_SETUP_LOG    "/var/log/hx170/setup.log"
+#define HX_SETUP_LOG    "/var/lib/hx170/setup.log"
 #define HX_SETUP_LOCKS  "/usr/share/hx170/locks"
 #define HX_SETUP_CHECK  "/var/lib/hx170/check/p2p.json"
 #define HX_SETUP_MODELS "/srv/models"
@@ -91,7 +92,7 @@ int hx_setup_path(const struct hx_setup *s, const char *path, char out[HX_ROOT_P
                   struct hx_error *err) HX_MUST;
 /* Makes the folders that a path lies in. */
 int hx_setup_folders(char *path, struct hx_error *err) HX_MUST;
-/* Replaces a file below the root and makes its folders (0755). mode of the file. */
+/* Replaces a file below the root and makes its folders (0755), whatever the umask is. */
 int hx_setup_put(const struct hx_setup *s, const char *path, const void *data, size_t n,
                  unsigned mode, struct hx_error *err) HX_MUST;
 

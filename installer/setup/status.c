@@ -135,6 +135,8 @@ int hx_status_read(const struct hx_root *root, const struct hx_commands *tools,
     size_t n;
     hx_box_init(&s.box);
     int r = hx_root_read(root, HX_SETUP_BOX, HX_BOX_FILE_MAX, &text, &n, &why);
+    if (r == -EACCES)
+        r = hx_root_read(root, HX_SETUP_SHOWN, HX_BOX_FILE_MAX, &text, &n, &why);
     if (r == 0)
         r = hx_box_parse(text, n, HX_SETUP_BOX, HX_BOX_STATE, &s.box, &why);
     free(text);
