@@ -248,8 +248,10 @@ void hx_fat_free(struct hx_fat *fat)
 static void boot_sector(const struct hx_fat *fat, uint8_t *b)
 {
     static const uint8_t jump[] = {0xeb, 0x58, 0x90};
+    static const uint8_t maker[] = {'H', 'X', '1', '7', '0', ' ', ' ', ' '};
+    static const uint8_t type[] = {'F', 'A', 'T', '3', '2', ' ', ' ', ' '};
     memcpy(b, jump, sizeof(jump));
-    memcpy(b + 3, "HX170   ", 8);
+    memcpy(b + 3, maker, sizeof(maker));
     put16(b + 11, fat->sector);
     b[13] = (uint8_t)(CLUSTER / fat->sector);
     put16(b + 14, RESERVED);
@@ -267,7 +269,7 @@ static void boot_sector(const struct hx_fat *fat, uint8_t *b)
     b[66] = 0x29;
     put32(b + 67, fat->serial);
     memcpy(b + 71, fat->label, 11);
-    memcpy(b + 82, "FAT32   ", 8);
+    memcpy(b + 82, type, sizeof(type));
     put16(b + 510, 0xaa55);
 }
 

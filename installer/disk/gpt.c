@@ -33,6 +33,8 @@ uint32_t hx_crc32(const void *data, size_t len)
     return ~crc;
 }
 
+static const uint8_t signature[] = {'E', 'F', 'I', ' ', 'P', 'A', 'R', 'T'};
+
 static void put16(uint8_t *p, unsigned v)
 {
     p[0] = (uint8_t)v;
@@ -181,7 +183,7 @@ static int read_at(const struct hx_disk *d, uint64_t lba, struct hx_table *t, st
     int r = hx_disk_read(d, head, d->sector, lba * d->sector, err);
     if (r < 0)
         return r;
-    if (memcmp(head, "EFI PART", 8) != 0)
+    if (memcmp(head, signature, sizeof(signature)) != 0)
         return hx_fail(err, -ENODATA, "no partition table");
     uint32_t size = get32(head + 12), stored = get32(head + 16);
     if (size < HEADER_BYTES || size > d->sector)
@@ -252,7 +254,7 @@ static void make_header(const struct hx_table *t, uint64_t self, uint64_t other,
                         const uint8_t *raw, uint8_t head[SECTOR_MAX])
 {
     memset(head, 0, SECTOR_MAX);
-    memcpy(head, "EFI PART", 8);
+    memcpy(head, signature, sizeof(signature));
     put32(head + 8, REVISION);
     put32(head + 12, HEADER_BYTES);
     put64(head + 24, self);

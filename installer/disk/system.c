@@ -31,7 +31,7 @@ int hx_system_boot_disk(const struct hx_root *root, char out[HX_DISK_NAME], stru
         return hx_fail(err, -ENODEV,
                        "the disk that this system was booted from is not known: "
                        "/run/hx170/boot is missing");
-    char link[HX_ROOT_PATH], target[HX_ROOT_PATH];
+    char link[HX_ROOT_PATH], target[HX_ROOT_PATH] = "";
     r = -ENODEV;
     if (names.n == 1) {
         snprintf(link, sizeof(link), "/sys/dev/block/%.64s", names.name[0]);

@@ -45,6 +45,7 @@ static void digest(struct walk *w, const uint8_t *block, uint8_t out[HX_SHA256_B
 
 static int read_superblock(struct walk *w, struct hx_error *err)
 {
+    static const uint8_t algorithm[32] = {'s', 'h', 'a', '2', '5', '6'};
     uint8_t s[512];
     const char *path = w->tree->disk->path;
     int r = read_at(w->tree, s, sizeof(s), 0, err);
@@ -54,8 +55,9 @@ static int read_superblock(struct walk *w, struct hx_error *err)
         return hx_fail(err, -EBADMSG, "%s: no hash tree", path);
     uint64_t salt = get_le(s + 80, 2);
     w->n_data = get_le(s + 72, 8);
-    if (get_le(s + 8, 4) != 1 || get_le(s + 12, 4) != 1 || strncmp((char *)s + 32, "sha256", 32) ||
-        get_le(s + 64, 4) != BLOCK || get_le(s + 68, 4) != BLOCK || salt > SALT_MAX)
+    if (get_le(s + 8, 4) != 1 || get_le(s + 12, 4) != 1 ||
+        memcmp(s + 32, algorithm, sizeof(algorithm)) != 0 || get_le(s + 64, 4) != BLOCK ||
+        get_le(s + 68, 4) != BLOCK || salt > SALT_MAX)
         return hx_fail(err, -EINVAL, "%s: hash tree of another form", path);
     if (w->n_data == 0 || w->n_data > w->data->n_bytes / BLOCK)
         return hx_fail(err, -EBADMSG, "%s: hash tree over %llu blocks, the data has %llu", path,

@@ -3,7 +3,6 @@
 # systemd-analyze's count, or the reason is in docs/units.md. Closing line "N passed, N failed, N skipped".
 # usage: tests/units/run.sh
 set -u
-build=${BUILD:-build}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 pass=0; fail=0; skip=0

@@ -180,9 +180,7 @@ __attribute__((unused)) static void world_open(struct world *w)
     struct hx_error err;
     uint8_t kernel[10000];
     memset(w, 0, sizeof(*w));
-    snprintf(w->dir, sizeof(w->dir),
-             "/tmp/hx-disk-XXX"
-             "XXX");
+    snprintf(w->dir, sizeof(w->dir), "/tmp/hx-disk-XXXXXX");
     assert_non_null(mkdtemp(w->dir));
     make_stick(w);
     snprintf(text, sizeof(text), "quiet roothash=%s hx170.mode=installer\n", w->root_hash);
