@@ -52,6 +52,8 @@ stage "Engram against failing drives" yes run_make test-engram-faults
 [ -x tests/fetch/run.sh ] && stage "hx-fetch" yes env BUILD="$build" tests/fetch/run.sh
 [ -x tests/p2p/run.sh ] && stage "p2p_check" yes env BUILD="$build" tests/p2p/run.sh
 [ -x tests/bundles/run.sh ] && stage "hx-cards" yes env BUILD="$build" tests/bundles/run.sh
+[ -x tests/install/run.sh ] && stage "hx-install, hx-update" yes env BUILD="$build" tests/install/run.sh
+[ -x tests/units/run.sh ] && stage "units" yes tests/units/run.sh
 [ -x tests/demo.sh ] && stage "demo" yes tests/demo.sh "$build"
 echo "$pass passed, $fail failed, $skip skipped"
 [ "$fail" -eq 0 ]
