@@ -60,7 +60,7 @@ make_initrd() {
     done >"$work/initrd.order"
     cp "$work/initrd.order" "$rd/modules/order"
     find "$rd" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
-    in_tools sh -c 'cd /image/work/initrd && find . | sort | cpio --quiet --reproducible -o -H newc -R 0:0 | zstd -q -19 --ultra -T1' \
+    in_tools sh -c 'cd /image/work/initrd && find . | sort | cpio --quiet --reproducible -o -H newc -R 0:0 | zstd -q -12 -T1' \
         >"$out/initrd"
 }
 
