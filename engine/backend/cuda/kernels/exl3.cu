@@ -1,6 +1,9 @@
 /* A layer of EXL3 experts for few rows (docs/kernels.md, "EXL3 experts"): rows grouped by expert and
  * rotated, gate and up, SwiGLU and rotation, down, rotation and sum. A row's bits depend on nothing but the
  * row and its experts: scales of the 8-bit pairs are the row's own, products are exact integers. */
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include "backend/cuda/kernels/exl3_inner.cuh"
 
 #define MAX_EXPERT 4096
@@ -40,15 +43,11 @@ static __device__ __forceinline__ float4 hadamard128(float4 v)
     v = make_float4(a + c, b + d, a - c, b - d);
 #pragma unroll
     for (int h = 1; h < 32; h *= 2) {
-        float4 o;
-        o.x = __shfl_xor_sync(0xFFFFFFFFu, v.x, h);
-        o.y = __shfl_xor_sync(0xFFFFFFFFu, v.y, h);
-        o.z = __shfl_xor_sync(0xFFFFFFFFu, v.z, h);
-        o.w = __shfl_xor_sync(0xFFFFFFFFu, v.w, h);
-        if (lane & h)
-            v = make_float4(o.x - v.x, o.y - v.y, o.z - v.z, o.w - v.w);
-        else
-            v = make_float4(o.x + v.x, o.y + v.y, o.z + v.z, o.w + v.w);
+        float sign = lane & h ? -1.0f : 1.0f;
+        v.x = __fmaf_rn(v.x, sign, __shfl_xor_sync(0xFFFFFFFFu, v.x, h));
+        v.y = __fmaf_rn(v.y, sign, __shfl_xor_sync(0xFFFFFFFFu, v.y, h));
+        v.z = __fmaf_rn(v.z, sign, __shfl_xor_sync(0xFFFFFFFFu, v.z, h));
+        v.w = __fmaf_rn(v.w, sign, __shfl_xor_sync(0xFFFFFFFFu, v.w, h));
     }
     return v;
 }
@@ -56,8 +55,15 @@ static __device__ __forceinline__ float4 hadamard128(float4 v)
 /* Four neighbouring binary16 values. */
 static __device__ __forceinline__ float4 halves(const uint16_t *p)
 {
-    ushort4 h = *(const ushort4 *)p;
-    return make_float4(f16_value(h.x), f16_value(h.y), f16_value(h.z), f16_value(h.w));
+    uint2 u = *(const uint2 *)p;
+    float2 lo = __half22float2(*(const __half2 *)&u.x), hi = __half22float2(*(const __half2 *)&u.y);
+    return make_float4(lo.x, lo.y, hi.x, hi.y);
+}
+
+/* To BF16 and back, by the conversion instruction. */
+static __device__ __forceinline__ float rounded(float f)
+{
+    return __bfloat162float(__float2bfloat16_rn(f));
 }
 
 /* Bits of the largest magnitude; a NaN is larger than all else. */
@@ -81,8 +87,7 @@ static __device__ void quantise_row(const float *v, int n, uint32_t most, uint8_
     if (threadIdx.x % 32 == 0)
         part[warp] = most;
     __syncthreads();
-    for (int i = 0; i < n_warp; i++)
-        most = max(most, part[i]);
+    most = __reduce_max_sync(0xFFFFFFFFu, threadIdx.x % 32 < n_warp ? part[threadIdx.x % 32] : 0u);
     float q = __uint_as_float(most) / 127.0f, r = q > 0 ? 1.0f / q : 0;
     r = isinf(r) ? 0 : r; /* all values below the smallest normal number over 127 */
     int32_t sum = 0;
@@ -105,13 +110,11 @@ static __device__ void quantise_row(const float *v, int n, uint32_t most, uint8_
     if (threadIdx.x % 32 == 0)
         sums[warp] = sum;
     __syncthreads();
-    if (threadIdx.x == 0) {
-        sum = 0;
-        for (int i = 0; i < n_warp; i++)
-            sum += sums[i];
-        scale->q = q;
-        scale->sum = sum;
-    }
+    if (warp > 0)
+        return;
+    sum = __reduce_add_sync(0xFFFFFFFFu, (int)threadIdx.x < n_warp ? sums[threadIdx.x] : 0);
+    if (threadIdx.x == 0)
+        *scale = {q, sum};
 }
 
 /* Outputs 128 b + 4 lane .. + 3 of a product, from its integer sums. */
@@ -244,13 +247,13 @@ static __global__ void __launch_bounds__(1024) begin(struct layer p)
 
 static __device__ __forceinline__ float gated(float a, float b, float weight, float limit)
 {
-    a = bf16_round(a), b = bf16_round(b);
+    a = rounded(a), b = rounded(b);
     if (limit > 0) {
         a = a > limit ? limit : a;
         b = b > limit ? limit : b < -limit ? -limit : b;
     }
-    float v = a / (1.0f + expf(-a)) * b;
-    return bf16_round(weight * v);
+    float v = __fdividef(a, 1.0f + __expf(-a)) * b;
+    return rounded(weight * v);
 }
 
 /* A block a pair: activation, input of down. */
@@ -287,13 +290,13 @@ static __global__ void __launch_bounds__(1024) finish(struct layer p)
     int64_t d = p.a.d, at = token * d + 128 * b;
     float4 o = outputs(p.sum[1] + pair * d, p.scale[1][pair], p.vec[pair].svh2, b);
     *(float4 *)(v + 128 * k + threadIdx.x % 32 * 4) =
-        make_float4(bf16_round(o.x), bf16_round(o.y), bf16_round(o.z), bf16_round(o.w));
+        make_float4(rounded(o.x), rounded(o.y), rounded(o.z), rounded(o.w));
     __syncthreads();
     for (int i = threadIdx.x; i < 128; i += blockDim.x) {
         float sum = 0;
         for (int e = 0; e < p.a.used; e++)
             sum = sum + v[128 * e + i];
-        p.a.y[at + i] = to_bf16(sum + (p.a.shared ? bf16_round(p.a.shared[at + i]) : 0));
+        p.a.y[at + i] = to_bf16(sum + (p.a.shared ? rounded(p.a.shared[at + i]) : 0));
     }
 }
 

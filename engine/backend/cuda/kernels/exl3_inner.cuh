@@ -200,9 +200,11 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_prod
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int n_k = p.n_in / 64, n_column = p.n_out / 64;
     const int64_t row_bytes = (int64_t)(N_TILES ? N_TILES : p.n_out / 16) * stage::tile_words * 4;
-    const int64_t all = (int64_t)*p.n_job * p.n_matrix * n_column * n_k;
-    const int64_t me = (int64_t)blockIdx.x * EXL3_WARPS + warp, n_warp = gridDim.x * EXL3_WARPS;
-    const int from = (int)(all * me / n_warp), to = (int)(all * (me + 1) / n_warp);
+    const uint32_t all = (uint32_t)(*p.n_job * p.n_matrix * n_column * n_k);
+    const uint32_t me = blockIdx.x * EXL3_WARPS + warp, n_warp = gridDim.x * EXL3_WARPS;
+    const uint32_t each = all / n_warp, rest = all % n_warp;
+    const int from = (int)(me * each + me * rest / n_warp);
+    const int to = (int)((me + 1) * each + (me + 1) * rest / n_warp);
     if (from == to)
         return;
 
