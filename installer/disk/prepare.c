@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "disk/io.h"
+#include "disk/system.h"
 #include "hw/command.h"
 
 #define FOLDER     "hx170"
@@ -258,6 +259,27 @@ static int make_file_system(const struct hx_root *root, const char *name, struct
     return r < 0 ? r : drop_file(root, NULL, note, err);
 }
 
+/* The machine id is made from the GUID of `state`: a box that was reset is another one. */
+static int new_identity(const struct hx_root *root, struct hx_error *err)
+{
+    struct hx_system *s = malloc(sizeof(*s));
+    struct hx_disk d = {.fd = -1};
+    if (!s)
+        return hx_fail(err, -ENOMEM, "out of memory for a partition table");
+    int r = hx_system_read(root, 0, s, err);
+    if (r == 0 && !s->installed)
+        r = hx_fail(err, -ENODEV, "%s: no installed system", s->path);
+    if (r == 0)
+        r = hx_disk_open(s->path, HX_DISK_SHARED, s->table.sector, &d, err);
+    if (r == 0)
+        r = hx_guid_random(s->table.part[HX_PART_STATE].guid, err);
+    if (r == 0)
+        r = hx_table_write(&s->table, &d, false, err);
+    hx_disk_close(&d);
+    free(s);
+    return r;
+}
+
 int hx_prepare_run(const struct hx_root *root, struct hx_error *err)
 {
     enum hx_reset_level level;
@@ -272,6 +294,9 @@ int hx_prepare_run(const struct hx_root *root, struct hx_error *err)
             r = erase(root, "models", true, err);
         if (r < 0)
             return r;
+        struct hx_error identity;
+        if (new_identity(root, &identity) < 0)
+            fprintf(stderr, "hx-install: warning: the machine id stays: %s\n", identity.text);
     }
     r = make_file_system(root, "state", err);
     if (r < 0)

@@ -256,6 +256,21 @@ def test_reset(machine, level, lost):
     assert (machine.root / "var/lib/hx170/config/box.conf").exists() == (level != "config")
 
 
+def test_reset_makes_another_machine(installed):
+    m = installed
+    prepared(m)
+    before = table(m.device("nvme0n1"))["partitions"]
+    assert m.update("reset", "state", "--yes")[0] == 0
+    status, _, err = m.install("prepare")
+    assert status == 0 and "warning" not in err
+    after = table(m.device("nvme0n1"))["partitions"]
+    assert before[5].pop("uuid") != after[5].pop("uuid")
+    for p in before + after:
+        p.pop("node")
+    assert before == after
+    assert "No errors detected" in tool("/usr/sbin/sfdisk", "--verify", m.device("nvme0n1"))
+
+
 def test_reset_that_was_cut_off(machine):
     state, _ = prepared(machine)
     assert machine.install("prepare")[0] == 0
