@@ -229,7 +229,7 @@ static int bench_layer(struct hx_bench_card *b, struct room *k, int bits, int n_
     return 0;
 }
 
-static uint8_t *take(uint8_t **at, size_t n)
+static void *take(uint8_t **at, size_t n)
 {
     uint8_t *p = *at;
     *at += (n + 255) / 256 * 256;
@@ -250,13 +250,13 @@ int hx_bench_experts(struct hx_bench_card *b, struct hx_error *err)
     }
     if (r == 0) {
         uint8_t *at = b->be->address(k.rest);
-        k.scales = (uint16_t *)take(&at, (size_t)SCALES * 4);
-        k.z = (uint16_t *)take(&at, (size_t)MAX_TOK * WIDTH * 2);
-        k.y = (uint16_t *)take(&at, (size_t)MAX_TOK * WIDTH * 2);
-        k.sel = (int32_t *)take(&at, (size_t)ROUTINGS * MAX_TOK * USED * 4);
-        k.weight = (float *)take(&at, (size_t)ROUTINGS * MAX_TOK * USED * 4);
-        k.clock[0] = (struct samples *)take(&at, sizeof(struct samples));
-        k.clock[1] = (struct samples *)take(&at, sizeof(struct samples));
+        k.scales = take(&at, (size_t)SCALES * 4);
+        k.z = take(&at, (size_t)MAX_TOK * WIDTH * 2);
+        k.y = take(&at, (size_t)MAX_TOK * WIDTH * 2);
+        k.sel = take(&at, (size_t)ROUTINGS * MAX_TOK * USED * 4);
+        k.weight = take(&at, (size_t)ROUTINGS * MAX_TOK * USED * 4);
+        k.clock[0] = take(&at, sizeof(struct samples));
+        k.clock[1] = take(&at, sizeof(struct samples));
         for (int bits = 2; bits <= 3; bits++)
             make_layer(k.layer[bits - 2], &k, bits, b->be->address(k.pool));
         r = fill(b, &k, pool, err);

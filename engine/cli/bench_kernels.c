@@ -24,7 +24,7 @@ static const char usage[] =
     "Times single operations at the released shapes on one card, with random weights.\n"
     "  --backend NAME  back end (default cuda)\n"
     "  --rows N,N,...  rows of an operation (default 1,4,6,8)\n"
-    "  --only NAME     shapes whose name holds this\n"
+    "  --only NAME     shapes whose name holds this; experts: layers of EXL3 experts, to 64 rows\n"
     "  --json          one JSON object a line instead of a table\n"
     "  --help          this text\n";
 

@@ -1,6 +1,7 @@
-/* A layer of EXL3 experts for few rows (docs/kernels.md, "EXL3 experts"): rows grouped by expert and
- * rotated, gate and up, SwiGLU and rotation, down, rotation and sum. A row's bits depend on nothing but the
- * row and its experts: scales of the 8-bit pairs are the row's own, products are exact integers. */
+/* A layer of EXL3 experts for few rows (docs/kernels.md, "EXL3 experts"): rows grouped by expert
+ * and rotated, gate and up, SwiGLU and rotation, down, rotation and sum. A row's bits depend on
+ * nothing but the row and its experts: scales of the 8-bit pairs are the row's own, products are
+ * exact integers. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -27,7 +28,7 @@ struct layer {
     int n_pair;
     int32_t *n_job;
     struct exl3_job *job;
-    struct vectors *vec; /* [pairs] */
+    struct vectors *vec;        /* [pairs] */
     struct row_scale *scale[2]; /* [2][pairs] of gate and up, [pairs] of down */
     uint8_t *codes[2];          /* [2][pairs][2][d], [pairs][2][ff] */
     unsigned long long *sum[2]; /* [2][pairs][ff], [pairs][d] */
@@ -75,8 +76,8 @@ static __device__ __forceinline__ uint32_t magnitude(uint32_t most, float4 v)
     return max(most, __float_as_uint(v.w) & 0x7FFFFFFFu);
 }
 
-/* A block's n values v (shared) as pairs: codes [2][n]. Inside 16 inputs, word r holds inputs 2 r, 2 r + 1,
- * 2 r + 8, 2 r + 9: those of one step of a lane. most: this thread's largest magnitude. */
+/* A block's n values v (shared) as pairs: codes [2][n]. Inside 16 inputs, word r holds inputs 2 r,
+ * 2 r + 1, 2 r + 8, 2 r + 9: those of one step of a lane. most: this thread's largest magnitude. */
 static __device__ void quantise_row(const float *v, int n, uint32_t most, uint8_t *codes,
                                     struct row_scale *scale)
 {
@@ -153,9 +154,9 @@ static __device__ int sum_before(int mine, int *all)
     return sum - mine;
 }
 
-/* Jobs of at most EXL3_ROWS rows of one expert, experts ascending. Which rows share a job, and in which
- * order, may change from run to run; no bit of a row depends on it. count, begins: shared, an entry an
- * expert. */
+/* Jobs of at most EXL3_ROWS rows of one expert, experts ascending. Which rows share a job, and in
+ * which order, may change from run to run; no bit of a row depends on it. count, begins: shared, an
+ * entry an expert. */
 static __device__ void group_rows(const struct layer &p, int32_t *count, int32_t *begins)
 {
     __shared__ int all[32];
@@ -203,7 +204,8 @@ static __device__ __forceinline__ float4 scaled(ushort4 x, float4 s)
                        bf16_value(x.w) * s.w);
 }
 
-/* Blocks (0 and 1, pair): input of gate and up. Block (2, 0): groups; (2, 1 + pair): sums of down. */
+/* Blocks (0 and 1, pair): input of gate and up. Block (2, 0): groups; (2, 1 + pair): sums of down.
+ */
 static __global__ void __launch_bounds__(1024) begin(struct layer p)
 {
     extern __shared__ __align__(16) float v[];
@@ -271,10 +273,9 @@ static __global__ void __launch_bounds__(1024) middle(struct layer p)
         int at = 128 * i + 4 * lane;
         float4 s = halves(u.suh2 + at);
         float4 x = outputs(a, s1, u.svh1, i), y = outputs(b, s3, u.svh3, i);
-        float4 t = make_float4(gated(x.x, y.x, weight, limit) * s.x,
-                               gated(x.y, y.y, weight, limit) * s.y,
-                               gated(x.z, y.z, weight, limit) * s.z,
-                               gated(x.w, y.w, weight, limit) * s.w);
+        float4 t =
+            make_float4(gated(x.x, y.x, weight, limit) * s.x, gated(x.y, y.y, weight, limit) * s.y,
+                        gated(x.z, y.z, weight, limit) * s.z, gated(x.w, y.w, weight, limit) * s.w);
         t = hadamard128(t);
         *(float4 *)(v + at) = t;
         most = magnitude(most, t);
@@ -330,8 +331,9 @@ bool hx_cu_exl3_takes(const struct hx_cuda_choice *w1, const struct hx_cuda_choi
             w[i]->n_out > MAX_WIDTH)
             return false;
     }
-    return n_expert <= MAX_EXPERT && used <= 32 && w1->mul1_bits == w3->mul1_bits && w1->n_in == w3->n_in &&
-           w1->n_out == w3->n_out && w2->n_in == w1->n_out && w2->n_out == w1->n_in;
+    return n_expert <= MAX_EXPERT && used <= 32 && w1->mul1_bits == w3->mul1_bits &&
+           w1->n_in == w3->n_in && w1->n_out == w3->n_out && w2->n_in == w1->n_out &&
+           w2->n_out == w1->n_in;
 }
 
 static size_t carve(uint8_t *room, size_t *used, size_t n, uint8_t **out)
@@ -387,12 +389,13 @@ cudaError_t hx_cu_exl3(cudaStream_t s, const struct hx_cuda_exl3 *a, int n_sm)
     if (p.n_pair > 65534 || a->used > 32)
         return cudaErrorInvalidValue;
     lay_out(&p, (uint8_t *)a->room);
-    struct exl3_inner up = {0, 2, p.job, p.n_job, p.codes[0], p.sum[0], p.n_pair, (int)a->d,
-                            (int)a->ff};
-    struct exl3_inner down = {2, 1, p.job, p.n_job, p.codes[1], p.sum[1], p.n_pair, (int)a->ff,
-                              (int)a->d};
+    struct exl3_inner up = {0,        2,        p.job,     p.n_job,   p.codes[0],
+                            p.sum[0], p.n_pair, (int)a->d, (int)a->ff};
+    struct exl3_inner down = {2,        1,        p.job,      p.n_job,  p.codes[1],
+                              p.sum[1], p.n_pair, (int)a->ff, (int)a->d};
     size_t row = (size_t)a->d * 4, groups = (size_t)a->n_expert * 8;
-    begin<<<dim3(3, p.n_pair + 1), n_warp(a->d / 256) * 32, row > groups ? row : groups, s>>>(p);
+    size_t room = row > groups ? row : groups;
+    begin<<<dim3(3, p.n_pair + 1), n_warp(a->d / 256) * 32, room, s>>>(p);
     start(s, up, a->bits, n_sm);
     middle<<<p.n_pair, n_warp(a->ff / 128) * 32, (size_t)a->ff * 4, s>>>(p);
     start(s, down, a->down_bits, n_sm);

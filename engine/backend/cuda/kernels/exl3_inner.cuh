@@ -1,13 +1,15 @@
-/* The loop of EXL3 products for few rows, codebook mul1, 2 and 3 bits (docs/kernels.md, "EXL3 experts").
+/* The loop of EXL3 products for few rows, codebook mul1, 2 and 3 bits (docs/kernels.md, "EXL3
+ * experts").
  *
- * A weight is k (s - 510) + c with s the sum of the four bytes of a 32-bit product of its state, so a row
- * needs the sum of s times x, and the tensor core takes it from the product's bytes as they are: operand A
- * of m16n8k32 (u8 x s8) holds the products of 16 outputs, operand B each input four times. An input is a
- * pair of 8-bit integers, x = q (i + j / 254): two of the eight columns a row, four rows a tile. All sums
- * are integers and exact, so how the work is cut over warps and which rows share it changes no bit.
+ * A weight is k (s - 510) + c with s the sum of the four bytes of a 32-bit product of its state, so
+ * a row needs the sum of s times x, and the tensor core takes it from the product's bytes as they
+ * are: operand A of m16n8k32 (u8 x s8) holds the products of 16 outputs, operand B each input four
+ * times. An input is a pair of 8-bit integers, x = q (i + j / 254): two of the eight columns a row,
+ * four rows a tile. All sums are integers and exact, so how the work is cut over warps and which
+ * rows share it changes no bit.
  *
- * Lane (g, t) of a warp decodes positions 32 g .. 32 g + 31 of the tile of K slice 4 s + t: whole words and
- * the word before, all bit offsets constants. */
+ * Lane (g, t) of a warp decodes positions 32 g .. 32 g + 31 of the tile of K slice 4 s + t: whole
+ * words and the word before, all bit offsets constants. */
 #ifndef HX_BACKEND_CUDA_EXL3_INNER_CUH
 #define HX_BACKEND_CUDA_EXL3_INNER_CUH
 
@@ -15,16 +17,16 @@
 
 #include "backend/cuda/kernels/numeric.cuh"
 
-#define EXL3_ROWS   4  /* rows of a job */
-#define EXL3_TILES  4  /* tiles of 16 outputs that a warp takes together */
-#define EXL3_SLICES 4  /* K slices of 16 of a stage */
-#define EXL3_RING   4  /* stages of a warp, one in use and the others on their way */
-#define EXL3_WARPS  4  /* of a block */
-#define EXL3_BLOCKS 4  /* of a multiprocessor */
+#define EXL3_ROWS   4 /* rows of a job */
+#define EXL3_TILES  4 /* tiles of 16 outputs that a warp takes together */
+#define EXL3_SLICES 4 /* K slices of 16 of a stage */
+#define EXL3_RING   4 /* stages of a warp, one in use and the others on their way */
+#define EXL3_WARPS  4 /* of a block */
+#define EXL3_BLOCKS 4 /* of a multiprocessor */
 #define EXL3_MUL1   0x83DCD12Du
 
 /* Up to EXL3_ROWS rows of one expert. All that a warp must know to begin, in one read. */
-struct __align__(16) exl3_job {
+struct alignas(16) exl3_job {
     const uint8_t *data[3]; /* gate, up, down */
     int32_t pair[EXL3_ROWS];
     int32_t n, unused;
@@ -33,8 +35,8 @@ struct __align__(16) exl3_job {
 struct exl3_inner {
     int first, n_matrix; /* data[first .. first + n_matrix - 1] */
     const struct exl3_job *job;
-    const int32_t *n_job; /* device */
-    const uint8_t *codes; /* [matrix][pair][2][n_in]: i and j, in the order of code_word */
+    const int32_t *n_job;    /* device */
+    const uint8_t *codes;    /* [matrix][pair][2][n_in]: i and j, in the order of quantise_row */
     unsigned long long *sum; /* [matrix][pair][n_out], 254 sum(i s) + sum(j s) is added */
     int n_pair, n_in, n_out;
 };
@@ -188,7 +190,8 @@ static __device__ __forceinline__ bool next_column(const exl3_inner &p, int n_co
     return true;
 }
 
-/* N_TILES: tiles of 16 outputs of a matrix, 0: as p says. Every warp takes an equal share of all stages. */
+/* N_TILES: tiles of 16 outputs of a matrix, 0: as p says. Every warp takes an equal share of all
+ * stages. */
 template <int BITS, int N_TILES>
 static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_products(exl3_inner p)
 {
@@ -214,8 +217,8 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_prod
     const uint32_t copy_to = (copy_slice * stage::slice_words + copy_chunk * 4) * 4;
     const int64_t copy_from = copy_slice * row_bytes + copy_chunk * 16;
     const uint32_t word_at = (t * stage::slice_words + BITS * g) * 4;
-    const uint32_t before_at = (t * stage::slice_words +
-                                (BITS * g + stage::tile_words - 1) % stage::tile_words) * 4;
+    const uint32_t before_at =
+        (t * stage::slice_words + (BITS * g + stage::tile_words - 1) % stage::tile_words) * 4;
     const uint32_t base = shared_address(ring[warp]);
 
     /* Ahead of the products: */

@@ -47,7 +47,8 @@ struct hx_cuda_choice {
     bool has_exl3, has_plain;
     int64_t n_out, n_in; /* of all entries */
     int64_t k_padded, n_padded;
-    int32_t mul1_bits; /* all entries EXL3, codebook mul1, without padding and bias: their bits, else 0 */
+    int32_t mul1_bits; /* all entries EXL3, codebook mul1, without padding and bias: their bits,
+                          else 0 */
 };
 
 #define HX_CUDA_MAX_SEQ 64
@@ -69,7 +70,7 @@ struct hx_cuda_batch {
 /* Reads bytes (a multiple of 16) with n_block blocks of 512 threads. */
 cudaError_t hx_cu_read(cudaStream_t s, const void *p, size_t bytes, int n_block, uint32_t *sink);
 
-/* out[i] = {clocks, nanoseconds} of multiprocessor i < n, as far as the n_block blocks reach them. */
+/* out[i] = {clocks, nanoseconds} of multiprocessor i < n, as far as the blocks get there. */
 cudaError_t hx_cu_clock(cudaStream_t s, uint64_t *out, int n, int n_block);
 
 /* ---- rows.cu ---- */
