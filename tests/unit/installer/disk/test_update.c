@@ -9,6 +9,7 @@
 
 #define TARGET_BYTES (24ull << 30)
 #define NEW          "1.10" /* later than 1.2: numbers, not texts */
+#define THIRD        "1.11"
 #define UKI_BYTES    70000u
 
 struct box {
@@ -17,7 +18,7 @@ struct box {
     struct hx_disk disk;
     struct hx_bundle bundle;
     char esp[128], path[128], key[128];
-    char new_hash[65];
+    char new_hash[65], third_hash[65];
     struct hx_update_job job;
 };
 
@@ -34,11 +35,12 @@ static void hash_hex(const void *data, size_t len, char hex[65])
     hx_sha256_to_hex(digest, hex);
 }
 
-static struct parts *make_parts(char hash[65], const char *version, const char *minimum)
+static struct parts *make_parts(char hash[65], const char *version, const char *minimum,
+                                uint64_t seed)
 {
     struct parts *p = calloc(1, sizeof(*p));
     char a[65], b[65], c[65];
-    noise(p->root, sizeof(p->root), 21);
+    noise(p->root, sizeof(p->root), seed);
     make_tree(p->root, p->tree, hash);
     noise(p->uki, sizeof(p->uki), 22);
     hash_hex(p->root, sizeof(p->root), a);
@@ -149,7 +151,9 @@ static void box_open(struct box *b)
 static void box_bundle(struct box *b, const char *version, const char *minimum)
 {
     struct hx_error err;
-    struct parts *p = make_parts(b->new_hash, version, minimum);
+    bool third = strcmp(version, THIRD) == 0;
+    struct parts *p =
+        make_parts(third ? b->third_hash : b->new_hash, version, minimum, third ? 31 : 21);
     EVP_PKEY *key = make_key(b->key);
     put_parts(&b->w, p, key);
     EVP_PKEY_free(key);
@@ -179,10 +183,12 @@ static int startable(const struct box *b)
     assert_false(backup);
     assert_int_equal(hx_kernels_list(b->esp, &list, &err), 0);
     for (int i = 0; i < list.n; i++) {
-        bool is_new = strcmp(list.image[i].version, NEW) == 0;
-        const char *hash = is_new ? b->new_hash : b->w.root_hash;
+        const char *version = list.image[i].version;
+        bool is_new = strcmp(version, VERSION) != 0;
+        const char *hash = strcmp(version, NEW) == 0     ? b->new_hash
+                           : strcmp(version, THIRD) == 0 ? b->third_hash
+                                                         : b->w.root_hash;
         uint8_t guid[2][16];
-        assert_true(is_new || strcmp(list.image[i].version, VERSION) == 0);
         assert_int_equal(hx_guid_from_hex(hash, guid[0]), 0);
         assert_int_equal(hx_guid_from_hex(hash + 32, guid[1]), 0);
         int root = hx_table_find_guid(&t, guid[0]), tree = hx_table_find_guid(&t, guid[1]);
@@ -277,6 +283,33 @@ static void test_cut_at_every_step(void **state)
     }
     assert_true(n_cuts > 30);
     assert_int_equal(startable(&b), 2);
+    box_close(&b);
+}
+
+/* The same over a slot that holds an update which nobody started: its kernel image has to go before
+ * its root does. */
+static void test_cut_over_another_update(void **state)
+{
+    (void)state;
+    struct box b;
+    struct hx_error err;
+    box_open(&b);
+    for (int stop = 0, done = 0; !done; stop++) {
+        hx_bundle_close(&b.bundle);
+        box_bundle(&b, NEW, VERSION);
+        assert_int_equal(hx_system_read(b.w.root, 0, &b.system, &err), 0);
+        assert_int_equal(hx_update_write(&b.job, &err), 0);
+        assert_int_equal(startable(&b), 2);
+        hx_bundle_close(&b.bundle);
+        box_bundle(&b, THIRD, VERSION);
+        assert_int_equal(hx_system_read(b.w.root, 0, &b.system, &err), 0);
+        struct cut c = {stop, true, &b.disk};
+        struct hx_disk_watch watch = {&c, cut_here};
+        b.disk.watch = &watch;
+        done = hx_update_write(&b.job, &err) == 0;
+        b.disk.watch = NULL;
+        assert_true(startable(&b) >= 1);
+    }
     box_close(&b);
 }
 
@@ -405,7 +438,7 @@ static void test_refused_bundles(void **state)
         struct box b;
         struct hx_error err;
         box_open(&b);
-        struct parts *p = make_parts(b.new_hash, NEW, VERSION);
+        struct parts *p = make_parts(b.new_hash, NEW, VERSION, 21);
         char *at = strstr(p->manifest, rows[i].from), fresh[5000];
         assert_non_null(at);
         snprintf(fresh, sizeof(fresh), "%.*s%s%s", (int)(at - p->manifest), p->manifest, rows[i].to,
@@ -550,6 +583,7 @@ int main(void)
         cmocka_unit_test(test_updates),
         cmocka_unit_test(test_from_a_tar),
         cmocka_unit_test(test_cut_at_every_step),
+        cmocka_unit_test(test_cut_over_another_update),
         cmocka_unit_test(test_only_the_standby_slot_changes),
         cmocka_unit_test(test_refused_versions),
         cmocka_unit_test(test_refused_on_trial),
