@@ -4,7 +4,8 @@ init_DEPS := base
 $(call hx_module,init,image)
 
 # Version of the image: its own number line, since boot entries and updates are ordered by it.
-IMAGE_VERSION ?= 0.$(shell git rev-list --count HEAD 2>/dev/null || echo 0)
+# Read once: every step of one build has to see the same.
+IMAGE_VERSION := $(or $(IMAGE_VERSION),0.$(shell git rev-list --count HEAD 2>/dev/null || echo 0))
 SIGN_KEY      ?= $(BUILD)/image/throw-away.pem
 IMAGE_TREE    := $(BUILD)/image/work/tree
 IMAGE_INIT    := $(O)/image/init
