@@ -16,6 +16,7 @@ help:
 	@echo "make test-hub           hx-fetch against a hub with faults; test-fetch-long: 200 kills, a disk that fails at every step (minutes)"
 	@echo "make test-engram-faults Engram rows from drives that fail; test-engram-long: ten million rows, a million waves"
 	@echo "make bench-engram-fio   Engram rows beside fio; bench-engram-policy: cache policies on real text"
+	@echo "make image-test         the finished image in virtual machines; image-test-long: more; SCENES=\"install secure\": only these"
 	@echo "make man                manual pages, in $(BUILD)/man"
 	@echo "make install DESTDIR=   programs and manual pages below DESTDIR$(PREFIX)"
 	@echo "make dist               source archive of the last commit, in $(BUILD)"
