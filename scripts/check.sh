@@ -54,6 +54,7 @@ stage "Engram against failing drives" yes run_make test-engram-faults
 [ -x tests/bundles/run.sh ] && stage "hx-cards" yes env BUILD="$build" tests/bundles/run.sh
 [ -x tests/install/run.sh ] && stage "hx-install, hx-update" yes env BUILD="$build" tests/install/run.sh
 [ -x tests/units/run.sh ] && stage "units" yes tests/units/run.sh
+[ -x tests/setup/run.sh ] && stage "hx-setup" yes env BUILD="$build" tests/setup/run.sh
 [ -x tests/demo.sh ] && stage "demo" yes tests/demo.sh "$build"
 echo "$pass passed, $fail failed, $skip skipped"
 [ "$fail" -eq 0 ]

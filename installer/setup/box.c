@@ -380,6 +380,9 @@ static int check_installer(const struct hx_box *b, struct hx_error *err)
                         "missing; repeat the serial number to allow erasing that disk");
     if (hx_box_given(b, "mode") && b->mode != HX_MODE_TRY && !*b->target_serial)
         return together(err, "target_serial", "missing; mode needs the disk's serial number");
+    if (b->mode == HX_MODE_REINSTALL && !b->keep_models)
+        return together(err, "keep_models",
+                        "has to be yes with mode = reinstall; mode = install erases everything");
     if (b->keep_models && b->mode != HX_MODE_REINSTALL)
         return together(err, "keep_models", "only mode = reinstall can keep models");
     return 0;

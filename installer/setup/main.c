@@ -13,6 +13,7 @@
 
 #include <hx/build_facts.h>
 
+#include "setup/installer.h"
 #include "setup/lock.h"
 #include "setup/setup.h"
 
@@ -35,6 +36,7 @@ static int fail(int code, const struct hx_error *err)
 static void help(FILE *to)
 {
     fprintf(to, "usage: hx-setup [OPTIONS] [STEP]\n"
+                "       hx-setup install        from the stick: the system onto a disk\n"
                 "       hx-setup check FILE     whether an answers file is right; changes nothing\n"
                 "       hx-setup list           the steps, and which are answered\n"
                 "       hx-setup previous       back to the settings before the last change\n"
@@ -204,64 +206,120 @@ static int exit_code(enum hx_ui_reply reply, const struct hx_setup *s, const str
     case HX_UI_QUIT: printf("\nYour answers are kept. Go on with: hx-setup\n"); return EX_TEMPFAIL;
     case HX_UI_ERROR: break;
     }
-    return fail(s->scripted || err->code == -EINVAL ? EX_DATAERR : EX_CANTCREAT, err);
+    return fail(err->code == -EIO || err->code == -ETIMEDOUT ? EX_IOERR
+                : s->scripted || err->code == -EINVAL        ? EX_DATAERR
+                                                             : EX_CANTCREAT,
+                err);
 }
 
-static int ask_all(struct hx_setup *s, const struct options *o, const char *step,
-                   const struct hx_box *answers)
+static int open_ui(struct hx_setup *s, const struct options *o, const struct hx_box *answers,
+                   struct hx_error *err)
 {
-    struct hx_error err = {0};
     int r;
     if (answers)
-        r = hx_ui_script_open(answers, stdout, &s->ui, &err);
+        r = hx_ui_script_open(answers, stdout, &s->ui, err);
     else if (wants_lines(o))
-        r = hx_ui_plain_open(stdin, stdout, columns(), &s->ui, &err);
+        r = hx_ui_plain_open(stdin, stdout, columns(), &s->ui, err);
     else
-        r = hx_ui_newt_open(&s->ui, &err);
+        r = hx_ui_newt_open(&s->ui, err);
     if (r < 0)
-        return fail(EX_SOFTWARE, &err);
+        return r;
     s->scripted = answers != NULL;
     s->ui->transcript = open_transcript(s);
-    enum hx_ui_reply reply = hx_setup_run(s, step, &err);
+    return 0;
+}
+
+static void close_ui(struct hx_setup *s)
+{
     if (s->ui->transcript)
         fclose(s->ui->transcript);
     hx_ui_close(s->ui);
     s->ui = NULL;
+}
+
+/* From the stick: the installer's screens, and the first start's if it is only tried out. */
+static int ask_all(struct hx_setup *s, const struct options *o, bool install,
+                   const struct hx_box *answers, const char *file)
+{
+    struct hx_error err = {0};
+    bool go_on = !install;
+    enum hx_ui_reply reply = HX_UI_NEXT;
+    if (open_ui(s, o, answers, &err) < 0)
+        return fail(EX_SOFTWARE, &err);
+    if (install)
+        reply = hx_installer_run(s, answers ? file : NULL, &go_on, &err);
+    if (reply == HX_UI_NEXT && go_on)
+        reply = hx_setup_run(s, install || !o->n_words ? NULL : o->word[0], &err);
+    close_ui(s);
     return exit_code(reply, s, &err);
+}
+
+static int read_answers(const char *file, struct hx_box *out, struct hx_error *err)
+{
+    int r = hx_box_read(file, HX_BOX_ANSWERS, out, err);
+    if (r < 0)
+        return r;
+    r = hx_box_check(out, HX_BOX_ANSWERS, err);
+    if (r < 0) {
+        hx_wrap(err, r, "%s", file);
+        hx_box_done(out);
+    }
+    return r;
+}
+
+/* Under the lock. file "": somebody is asked. */
+static int ask_locked(struct hx_setup *s, const struct options *o, bool install, const char *file)
+{
+    struct hx_error err;
+    struct hx_box answers;
+    int r;
+    if (*file) {
+        r = read_answers(file, &answers, &err);
+        if (r < 0)
+            return fail(r == -ENOENT ? EX_NOINPUT : EX_DATAERR, &err);
+        int code = ask_all(s, o, install, &answers, file);
+        hx_box_done(&answers);
+        return code;
+    }
+    r = o->anew ? 0 : hx_setup_load(s, &err);
+    if (r < 0)
+        return fail(r == -EINVAL ? EX_CONFIG : EX_CANTCREAT, &err);
+    return ask_all(s, o, install, NULL, NULL);
+}
+
+/* Answers that the system itself found: used once, since they would bring an old owner's key back
+ * after a reset; not usable: said, and somebody is asked. */
+static int ask_automatic(struct hx_setup *s, const struct options *o, bool install)
+{
+    char file[HX_ROOT_PATH], esp[HX_ROOT_PATH];
+    find_answers(s, file);
+    if (!*file)
+        return ask_locked(s, o, install, "");
+    int code = ask_locked(s, o, install, file);
+    if (code == EX_OK && !install && hx_root_outside(s->root, ESP_ANSWERS, esp) == 0 &&
+        strcmp(esp, file) == 0 && unlink(esp) < 0)
+        fprintf(stderr, "hx-setup: %s: cannot be removed: %s\n", esp, strerror(errno));
+    if (code == EX_OK || !isatty(STDIN_FILENO))
+        return code;
+    printf("\nThe answers file could not be used (see above). Nothing of it is in force.\n\n");
+    hx_box_done(&s->box);
+    s->scripted = false;
+    return ask_locked(s, o, install, "");
 }
 
 static int command_ask(struct hx_setup *s, const struct options *o)
 {
     struct hx_error err;
-    struct hx_box answers;
-    char file[HX_ROOT_PATH] = "", holder[160];
-    bool scripted = false, automatic = o->answers && strcmp(o->answers, "auto") == 0;
-    const char *step = o->n_words ? o->word[0] : NULL;
-    int lock = -1, r;
-    if (automatic)
-        find_answers(s, file);
-    else if (o->answers)
-        snprintf(file, sizeof(file), "%s", o->answers);
-    if (*file) {
-        r = hx_box_read(file, HX_BOX_ANSWERS, &answers, &err);
-        if (r == 0 && (r = hx_box_check(&answers, HX_BOX_ANSWERS, &err)) < 0) {
-            hx_wrap(&err, r, "%s", file);
-            hx_box_done(&answers);
-        }
-        if (r < 0)
-            return fail(r == -ENOENT ? EX_NOINPUT : EX_DATAERR, &err);
-        scripted = true;
-    }
-    r = hx_setup_lock(s, &lock, holder, sizeof(holder), &err);
-    if (r == 0 && !o->anew && !scripted)
-        r = hx_setup_load(s, &err);
-    int code = r == 0         ? ask_all(s, o, step, scripted ? &answers : NULL)
-               : r == -EBUSY  ? fail(EX_UNAVAILABLE, &err)
-               : r == -EINVAL ? fail(EX_CONFIG, &err)
-                              : fail(EX_CANTCREAT, &err);
+    char holder[160];
+    int lock = -1;
+    bool install = o->n_words ? strcmp(o->word[0], "install") == 0 : hx_installer_mode(s);
+    int r = hx_setup_lock(s, &lock, holder, sizeof(holder), &err);
+    if (r < 0)
+        return fail(r == -EBUSY ? EX_UNAVAILABLE : EX_CANTCREAT, &err);
+    int code = o->answers && strcmp(o->answers, "auto") == 0
+                   ? ask_automatic(s, o, install)
+                   : ask_locked(s, o, install, o->answers ? o->answers : "");
     hx_setup_unlock(lock);
-    if (scripted)
-        hx_box_done(&answers);
     return code;
 }
 
@@ -289,7 +347,7 @@ int main(int argc, char **argv)
         i++;
     if (o.n_words && i < n) {
         code = commands[i].run(&s);
-    } else if (o.n_words && hx_setup_find(o.word[0]) < 0) {
+    } else if (o.n_words && hx_setup_find(o.word[0]) < 0 && strcmp(o.word[0], "install") != 0) {
         fprintf(stderr, "hx-setup: there is no step '%.40s'; see hx-setup --help\n", o.word[0]);
         code = EX_USAGE;
     } else {

@@ -91,7 +91,7 @@ static int check_source(void *ctx, const char *answer, struct hx_error *err)
     if (r < 0 || strcmp(answer, "none") == 0)
         return r;
     if (!hx_root_exists(s->root, answer))
-        return hx_fail(err, -ENOENT, "%s is not there; is the stick plugged in?", answer);
+        return hx_fail(err, -ENOENT, "%s is not there; plug in the stick and try again", answer);
     r = verify(s, answer, &v, err);
     if (r == 0 && !v.accept && !*v.licence)
         r = hx_fail(err, -EINVAL, "the bundle is refused: %s", v.why);

@@ -80,10 +80,12 @@ static int read_plan(const char *json, struct room *out, struct hx_error *err)
         r = hx_fail(err, -EINVAL, "answer of hx-fetch: wanted_bytes or disks are missing");
     for (struct hx_jv v = hx_jv_first(hx_jv_get(plan, "sources")); v.doc; v = hx_jv_next(v)) {
         size_t n, used = strlen(room.licences);
-        const char *id = hx_jv_str(hx_jv_get(v, "licence"), &n);
-        if (id && !strstr(room.licences, id))
-            snprintf(room.licences + used, sizeof(room.licences) - used, "%s%.*s", used ? ", " : "",
-                     n > 60 ? 60 : (int)n, id);
+        char id[64];
+        const char *text = hx_jv_str(hx_jv_get(v, "licence"), &n);
+        snprintf(id, sizeof(id), "%.*s", text ? (int)(n > 63 ? 63 : n) : 0, text ? text : "");
+        if (*id && !strstr(room.licences, id))
+            snprintf(room.licences + used, sizeof(room.licences) - used, "%s%s", used ? ", " : "",
+                     id);
     }
     hx_json_free(doc);
     if (r == 0)
@@ -195,7 +197,8 @@ static int check_source(void *ctx, const char *answer, struct hx_error *err)
     hx_box_init(&scratch);
     int r = hx_box_set(&scratch, "model_source", answer, err);
     if (r == 0 && *answer == '/' && !hx_root_is_folder(s->root, answer))
-        r = hx_fail(err, -ENOENT, "%.200s is no folder here; is the disk plugged in?", answer);
+        r = hx_fail(err, -ENOENT, "%.200s is no folder here; plug in the disk and try again",
+                    answer);
     if (r == 0 && *answer != '/' && s->box.network == HX_NET_NONE)
         r = hx_fail(err, -EINVAL,
                     "there is no network; name the folder of an offline disk, or go back and "

@@ -204,6 +204,9 @@ static void test_together(void **state)
          "confirm_erase_serial: differs from target_serial"},
         {{{"target_serial", "A1"}}, HX_BOX_ANSWERS, "confirm_erase_serial: missing"},
         {{{"mode", "install"}}, HX_BOX_ANSWERS, "target_serial: missing"},
+        {{{"mode", "reinstall"}, {"target_serial", "A1"}, {"confirm_erase_serial", "A1"}},
+         HX_BOX_ANSWERS,
+         "keep_models: has to be yes"},
         {{{"keep_models", "yes"}}, HX_BOX_ANSWERS, "keep_models: only mode = reinstall"},
     };
     char *key = key_line("ed25519.pub");

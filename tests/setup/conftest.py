@@ -1,0 +1,155 @@
+"""A machine in a folder, and hx-setup on a terminal of 80 columns and 24 lines."""
+import errno
+import fcntl
+import os
+import pathlib
+import pty
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+VECTORS = HERE.parent / "vectors" / "setup"
+COMMANDS = VECTORS / "commands.json"
+BIN = pathlib.Path(os.environ["HX_BIN"])
+LIMIT = 30  # seconds until something has to appear
+
+
+def pytest_addoption(parser):
+    parser.addoption("--update", action="store_true", help="write the screens anew")
+
+
+class Terminal:
+    """A program on a pseudo terminal; `seen` is all that it wrote, carriage returns taken out."""
+
+    def __init__(self, argv, term):
+        self.seen = ""
+        self.mark = 0
+        self.status = None
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execve(argv[0], argv, {"TERM": term, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"})
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+
+    def read(self, wait):
+        if not select.select([self.fd], [], [], wait)[0]:
+            return False
+        try:
+            data = os.read(self.fd, 65536)
+        except OSError as e:
+            if e.errno != errno.EIO:
+                raise
+            data = b""
+        self.seen += data.decode("utf-8", "replace").replace("\r", "")
+        return bool(data)
+
+    def expect(self, text):
+        """Waits for text behind what was expected before; gives what came up to its end."""
+        end = time.monotonic() + LIMIT
+        while True:
+            at = self.seen.find(text, self.mark)
+            if at >= 0:
+                part = self.seen[self.mark:at + len(text)]
+                self.mark = at + len(text)
+                return part
+            assert time.monotonic() < end, f"{text!r} did not appear; so far: {self.seen[self.mark:]!r}"
+            if not self.read(0.2) and self.ended():
+                self.read(0)
+                assert text in self.seen[self.mark:], f"ended before {text!r}: {self.seen[self.mark:]!r}"
+
+    def ended(self):
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status = os.waitstatus_to_exitcode(status)
+        return self.status is not None
+
+    def send(self, line):
+        os.write(self.fd, line.encode() + b"\n")
+
+    def keys(self, data):
+        os.write(self.fd, data)
+
+    def wait(self):
+        """Exit status; what is still written is read on the way."""
+        end = time.monotonic() + LIMIT
+        while not self.ended():
+            assert time.monotonic() < end, "does not end"
+            self.read(0.1)
+        while self.read(0):
+            pass
+        return self.status
+
+    def close(self):
+        if not self.ended():
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.fd)
+
+
+class Machine:
+    def __init__(self, root):
+        self.root = root
+        for path in ("usr/share/hx170/locks/demo.json", "usr/share/hx170/locks/huge.json", "media/good", "media/bad",
+                     "media/models/x"):
+            self.put(path, "{}")
+        self.terminals = []
+
+    def put(self, path, text):
+        at = self.root / path
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.write_text(text)
+
+    def get(self, path):
+        at = self.root / path
+        return at.read_text() if at.exists() else None
+
+    @property
+    def box(self):
+        return self.get("var/lib/hx170/config/box.conf")
+
+    def argv(self, program, *words):
+        return [str(BIN / program), "--root", str(self.root), "--commands", str(COMMANDS), *words]
+
+    def start(self, *words, term="dumb", program="hx-setup"):
+        t = Terminal(self.argv(program, *words), term)
+        self.terminals.append(t)
+        return t
+
+    def run(self, program, *words, stdin="", env=None):
+        return subprocess.run(self.argv(program, *words), input=stdin, capture_output=True, text=True, timeout=LIMIT,
+                              env={**os.environ, **(env or {})}, check=False)
+
+
+@pytest.fixture
+def machine(tmp_path):
+    m = Machine(tmp_path / "root")
+    yield m
+    for t in m.terminals:
+        t.close()
+    shutil.rmtree(m.root)
+
+
+@pytest.fixture
+def key():
+    return (VECTORS / "ed25519.pub").read_text().strip()
+
+
+@pytest.fixture
+def screen(request):
+    """Compares a screen with its text in screens/."""
+    def compare(name, text):
+        path = HERE / "screens" / f"{name}.txt"
+        text = text.strip("\n") + "\n"
+        if request.config.getoption("--update"):
+            path.write_text(text)
+        assert text == path.read_text(), f"{path} differs; tests/setup/run.sh BUILD --update writes it anew"
+        assert all(len(line) <= 80 for line in text.split("\n"))
+        assert "\x1b" not in text
+    return compare

@@ -1,0 +1,189 @@
+"""hx-setup without questions, and hx."""
+import json
+import pathlib
+import tarfile
+
+import pytest
+
+VECTORS = pathlib.Path(__file__).parent.parent / "vectors" / "setup"
+ANSWERS = (VECTORS / "answers.conf").read_text()
+
+
+def test_check(machine, tmp_path):
+    done = machine.run("hx-setup", "check", str(VECTORS / "answers.conf"))
+    assert done.returncode == 0 and done.stdout.endswith("answers.conf: good\n")
+    bad = tmp_path / "bad.conf"
+    bad.write_text(ANSWERS.replace("vlan = 7", "vlan = 7000"))
+    done = machine.run("hx-setup", "check", str(bad))
+    assert done.returncode == 65
+    line = ANSWERS.split("\n").index("vlan = 7") + 1
+    assert done.stderr == f"hx-setup: {bad}:{line}: vlan: found '7000', expected an integer from 0 to 4094\n"
+    assert machine.run("hx-setup", "check", "/nowhere").returncode == 66
+
+
+def test_unattended(machine):
+    """No prompt appears, box.conf has what the file says, a transcript exists."""
+    done = machine.run("hx-setup", "--answers", str(VECTORS / "answers.conf"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    for line in ANSWERS.split("\n"):
+        if line and not line.startswith("#"):
+            assert line + "\n" in machine.box
+    assert "Step 9 of 10: Review" in machine.get("var/lib/hx170/setup.log")
+
+
+@pytest.mark.parametrize("where", ["esp", "credential"])
+def test_answers_that_are_found(machine, tmp_path, where):
+    env = {}
+    if where == "esp":
+        machine.put("efi/hx170-answers.conf", ANSWERS)
+    else:
+        (tmp_path / "creds").mkdir()
+        (tmp_path / "creds" / "hx170.answers").write_text(ANSWERS)
+        env["CREDENTIALS_DIRECTORY"] = str(tmp_path / "creds")
+    done = machine.run("hx-setup", "--answers", "auto", env=env)
+    assert done.returncode == 0, done.stderr
+    assert "hostname = box-7\n" in machine.box
+    # Once used it is gone: it would bring the old key back after a reset.
+    assert machine.get("efi/hx170-answers.conf") is None
+
+
+def test_bad_answers_then_somebody_is_asked(machine):
+    machine.put("efi/hx170-answers.conf", "schema = 1\nhostnme = x\n")
+    t = machine.start("--plain", "--answers", "auto")
+    text = t.expect("Name [hx170]: ")
+    assert "efi/hx170-answers.conf:2: unknown key 'hostnme'" in " ".join(text.split())
+    assert "Nothing of it is in force" in text
+    t.send("q")
+    assert t.wait() == 75
+    assert machine.box is None
+
+
+def test_unattended_install(machine, tmp_path):
+    machine.put("proc/cmdline", "hx170.mode=installer\n")
+    answers = tmp_path / "a.conf"
+    answers.write_text(ANSWERS + "mode = install\ntarget_serial = S5GX1234\nconfirm_erase_serial = S5GX1234\n")
+    done = machine.run("hx-setup", "--answers", str(answers))
+    assert done.returncode == 0, done.stderr
+    for serial, why in (("USB0001", "is not on offer here"), ("NONE", "is not on offer here")):
+        answers.write_text(ANSWERS + f"mode = install\ntarget_serial = {serial}\nconfirm_erase_serial = {serial}\n")
+        done = machine.run("hx-setup", "--answers", str(answers))
+        assert done.returncode == 65 and why in done.stderr
+
+
+def test_usage(machine):
+    for words in (["nonsense"], ["name", "key"], ["check"], ["--nope"], ["--root"]):
+        done = machine.run("hx-setup", *words)
+        assert done.returncode == 64 and done.stderr.count("\n") == 1
+    assert machine.run("hx-setup", "--help").returncode == 0
+    assert machine.run("hx-setup", "--version").stdout.startswith("hx-setup ")
+    for words in (["nonsense"], ["reset", "all"], ["status", "x"], ["--nope"]):
+        done = machine.run("hx", *words)
+        assert done.returncode == 64 and done.stderr.count("\n") == 1
+    assert machine.run("hx", "--version").stdout.startswith("hx ")
+
+
+def test_settings_that_cannot_be_read(machine):
+    machine.put("var/lib/hx170/config/box.conf", "schema = 3\n")
+    done = machine.run("hx-setup", "name")
+    assert done.returncode == 78 and "schema 3 is newer than this system" in done.stderr
+    done = machine.run("hx-setup", "render")
+    assert done.returncode == 78
+    done = machine.run("hx")
+    assert done.returncode == 3
+    assert done.stdout.startswith("The settings of this box cannot be read.\n")
+    assert "hx-setup previous" in done.stdout
+
+
+def test_previous(machine):
+    assert machine.run("hx-setup", "previous").returncode == 66
+    machine.run("hx-setup", "--answers", str(VECTORS / "answers.conf"))
+    assert machine.run("hx-setup", "name", stdin="other\n").returncode == 0
+    assert "hostname = other\n" in machine.box
+    assert machine.run("hx-setup", "previous").returncode == 0
+    assert "hostname = box-7\n" in machine.box
+
+
+# ---- hx ------------------------------------------------------------------------------------------
+
+def units(machine, tmp_path, **states):
+    """Recorded answers with these unit states."""
+    order = ["config", "driver", "check", "fetch", "engine", "update", "ssh"]
+    text = "\n\n".join(f"ActiveState={states.get(u, 'active' if u == 'ssh' else 'inactive')}\nResult=success\nStatusText="
+                       for u in order) + "\n"
+    table = json.loads((VECTORS / "commands.json").read_text())
+    table["commands"].insert(0, {"argv": ["systemctl", "show", "--property=ActiveState,Result,StatusText"] + ["*"] * 7,
+                                 "rc": 0, "stdout": text})
+    path = tmp_path / "commands.json"
+    path.write_text(json.dumps(table))
+    return str(path)
+
+
+CASES = [
+    ("not set up", {}, None, False, 2, "This box is not set up yet."),
+    ("ready", {"engine": "active"}, None, True, 0, "It is working: the model answers."),
+    ("loading", {"engine": "activating"}, None, True, 1, "The model is being loaded."),
+    ("engine failed", {"engine": "failed"}, None, True, 3, "The engine stopped with an error."),
+    ("downloading", {"fetch": "active"}, {"phase": "download", "percent": 34.5, "eta_s": 3720, "rate_10s": 112000000,
+                                          "waiting": ""}, True, 1, "The model is being downloaded."),
+    ("waiting", {"fetch": "active"}, {"phase": "download", "percent": 34.5, "eta_s": None, "rate_10s": 0,
+                                      "waiting": "no answer from the server"}, True, 1, "The download waits."),
+    ("download failed", {"fetch": "failed"}, {"phase": "failed", "percent": 3, "waiting": ""}, True, 3,
+     "The download stopped with an error."),
+    ("idle", {}, None, True, 2, "The engine is not running."),
+]
+
+
+@pytest.mark.parametrize("name,states,fetch,configured,code,head", CASES, ids=[c[0] for c in CASES])
+def test_status(machine, tmp_path, name, states, fetch, configured, code, head):
+    if configured:
+        machine.run("hx-setup", "--answers", str(VECTORS / "answers.conf"))
+    if fetch:
+        machine.put("run/hx170/fetch.json", json.dumps({"model": "demo", **fetch}))
+    commands = units(machine, tmp_path, **states)
+    done = machine.run("hx", "--commands", commands)
+    assert done.returncode == code, done.stdout
+    assert done.stdout.split("\n")[0] == head
+    assert ("What now:" in done.stdout) == (name != "ready")
+    if configured:
+        assert "ssh -N -L 127.0.0.1:8000:127.0.0.1:8000 tunnel@192.168.1.77" in done.stdout
+    data = json.loads(machine.run("hx", "status", "--json", "--commands", commands).stdout)
+    assert data["status"] == head
+    assert data["level"] == ["ok", "working", "todo", "fault"][code]
+    if fetch:
+        assert data["download"]["percent"] == fetch["percent"]
+
+
+def test_reset_asks(machine):
+    done = machine.run("hx", "reset", "state", stdin="no\n")
+    assert done.returncode == 75 and "Not confirmed; nothing happens." in done.stdout
+    assert "Everything but the models is erased" in done.stdout
+
+
+def test_support_has_no_secrets(machine, tmp_path):
+    machine.put("media/token", "tok_Geheim1234567\n")
+    answers = tmp_path / "a.conf"
+    answers.write_text(ANSWERS + "token_file = /media/token\n")
+    assert machine.run("hx-setup", "--answers", str(answers)).returncode == 0
+    machine.put("run/hx170/fetch.json", '{"phase": "download", "note": "tok_Geheim1234567 at 10.1.2.3"}')
+    out = tmp_path / "support.tar"
+    done = machine.run("hx", "support", "--output", str(out))
+    assert done.returncode == 0, done.stderr
+    assert out.stat().st_mode & 0o777 == 0o600
+    data = out.read_bytes()
+    for secret in (b"Geheim", b"192.168.1.5", b"192.168.1.77", b"10.1.2.3", b"box-7", b"AAAAC3Nza", b"owner@home"):
+        assert secret not in data, secret
+    with tarfile.open(out) as tar:
+        names = [m.name for m in tar.getmembers()]
+        assert names[-1] == "hx170-support/content.txt"
+        content = tar.extractfile("hx170-support/content.txt").read().decode()
+    assert {"hx170-support/" + line.split()[0] for line in content.split("\n")[2:] if "bytes" in line} == set(names[:-1])
+
+
+def test_support_that_cannot_be_written(machine, tmp_path):
+    done = machine.run("hx", "support", "--output", str(tmp_path / "none" / "x.tar"))
+    assert done.returncode == 73 and "cannot write" in done.stderr
+    with open("/dev/full", "w") as full:
+        import subprocess
+        done = subprocess.run(machine.argv("hx", "support"), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 73 and "cannot be written" in done.stderr
