@@ -31,6 +31,7 @@ fuzz_bundle_module    := cards
 fuzz_bundle_journal   := cards
 fuzz_setup_answers    := setup
 fuzz_init_gpt         := init
+fuzz_update_bundle    := disk
 
 FUZZ_CC      ?= clang
 FUZZ_SECONDS ?= 60
