@@ -14,6 +14,7 @@ help:
 	@echo "make test-hostile       broken model folders"
 	@echo "make test-gpu           the CUDA probe with planted faults, on one GPU; gpu-kit: packed for another machine"
 	@echo "make test-hub           hx-fetch against a hub with faults; test-fetch-long: 200 kills, a disk that fails at every step (minutes)"
+	@echo "make test-install        hx-install and hx-update beside other programs; test-units: units of the image"
 	@echo "make test-engram-faults Engram rows from drives that fail; test-engram-long: ten million rows, a million waves"
 	@echo "make bench-engram-fio   Engram rows beside fio; bench-engram-policy: cache policies on real text"
 	@echo "make image-test         the finished image in virtual machines; image-test-long: more; SCENES=\"install secure\": only these"
