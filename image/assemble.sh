@@ -33,9 +33,13 @@ guid() {
     echo "$1" | sed 's/^\(.\{8\}\)\(.\{4\}\)\(.\{4\}\)\(.\{4\}\)\(.\{12\}\)$/\1-\2-\3-\4-\5/'
 }
 
+# Through a sorted archive: the order of a folder's entries on the build machine's disk would show in the layout.
 make_root() {
-    in_tools mkfs.erofs --quiet -zlz4hc,12 -C65536 "-T$SOURCE_DATE_EPOCH" "-U$(id root)" -x-1 --workers=2 \
-        /image/work/out/root.erofs /image/work/tree
+    in_tools tar -C /image/work/tree --sort=name --format=pax --pax-option=delete=atime,delete=ctime --numeric-owner \
+        "--mtime=@$SOURCE_DATE_EPOCH" -cf /image/work/root.tar .
+    in_tools mkfs.erofs --quiet --tar=f -zlz4hc,12 -C65536 "-T$SOURCE_DATE_EPOCH" "-U$(id root)" -x-1 --workers=2 \
+        /image/work/out/root.erofs /image/work/root.tar
+    rm -f "$work/root.tar"
 }
 
 make_verity() {

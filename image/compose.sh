@@ -149,7 +149,15 @@ enable_units() {
     ln -sfn /usr/lib/systemd/system/multi-user.target "$tree/etc/systemd/system/default.target"
 }
 
+# What repro.sh compares: a file that somebody changed between two builds is no fault of the build.
+list_inputs() {
+    (cd "$here/.." && find etc image LICENSE NOTICE -type f ! -name '*.pyc' | sort | xargs sha256sum)
+    (cd "$programs" && find . -type f | sort | xargs sha256sum)
+    echo "$version $cuda"
+}
+
 compose() {
+    list_inputs >"$work/inputs"
     rm -rf "$tree"
     cp -al "$work/clean" "$tree"
     put_folders

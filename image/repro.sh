@@ -28,6 +28,10 @@ done
 "$here/assemble.sh" "$again" "$init" "$version" "$time"
 "$here/bundle.sh" "$again" "$version" "$key" 0 "$time"
 
+if ! diff "$build/image/work/inputs" "$again/image/work/inputs" >"$again/inputs.diff"; then
+    die "other inputs than those of the first build, make image first: $(grep '^[<>]' "$again/inputs.diff" | head -3)"
+fi
+
 different=0
 same=0
 for file in root.erofs root.verity initrd uki.efi installer.addon.efi esp.fat stick.img manifest manifest.sig "hx170-$version.bundle"; do
