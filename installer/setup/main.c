@@ -15,6 +15,7 @@
 
 #include "setup/installer.h"
 #include "setup/lock.h"
+#include "setup/media.h"
 #include "setup/setup.h"
 
 #define ESP_ANSWERS "/efi/hx170-answers.conf"
@@ -316,6 +317,7 @@ static int command_ask(struct hx_setup *s, const struct options *o)
     int r = hx_setup_lock(s, &lock, holder, sizeof(holder), &err);
     if (r < 0)
         return fail(r == -EBUSY ? EX_UNAVAILABLE : EX_CANTCREAT, &err);
+    hx_media_mount(s);
     int code = o->answers && strcmp(o->answers, "auto") == 0
                    ? ask_automatic(s, o, install)
                    : ask_locked(s, o, install, o->answers ? o->answers : "");

@@ -5,10 +5,9 @@
 
 #include <hx/build_facts.h>
 
+#include "setup/media.h"
 #include "setup/setup.h"
 #include "setup/sshkey.h"
-
-#define STICK_KEYS "/efi/authorized_keys"
 
 enum hx_ui_reply hx_setup_ask_name(struct hx_setup *s)
 {
@@ -101,7 +100,8 @@ static void keys_body(const struct hx_setup *s, struct hx_buf *body)
 
 enum hx_ui_reply hx_setup_ask_key(struct hx_setup *s)
 {
-    char answer[HX_UI_ANSWER_MAX];
+    char answer[HX_UI_ANSWER_MAX], found[HX_ROOT_PATH];
+    hx_media_find(s, "authorized_keys", found);
     for (;;) {
         struct hx_buf body = HX_BUF_INIT(1 << 16);
         bool none = s->box.n_admin_keys == 0;
@@ -113,7 +113,7 @@ enum hx_ui_reply hx_setup_ask_key(struct hx_setup *s)
             .help = "If you have no key yet: run ssh-keygen -t ed25519 on your computer, then "
                     "open the .pub file it made and copy its line. On the serial line paste it "
                     "with your terminal program.",
-            .standard = none && hx_root_exists(s->root, STICK_KEYS) ? STICK_KEYS : "",
+            .standard = none ? found : "",
             .check = take_key,
             .ctx = s};
         enum hx_ui_reply reply = hx_ui_text(s->ui, &q, answer, sizeof(answer));

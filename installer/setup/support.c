@@ -70,7 +70,8 @@ static int put_entry(struct archive *a, const char *name, const void *data, size
     octal(head + 136, 12, a->now < 0 ? 0 : (unsigned long long)a->now);
     memset(head + 148, ' ', 8);
     head[156] = '0';
-    memcpy(head + 257, "ustar\00000", 8);
+    snprintf(head + 257, 6, "ustar");
+    head[263] = head[264] = '0';
     for (size_t i = 0; i < sizeof(head); i++)
         sum += (unsigned char)head[i];
     octal(head + 148, 7, sum);

@@ -1,0 +1,98 @@
+#include "setup/media.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BLOCK "/sys/class/block"
+
+static bool on_usb(const struct hx_root *root, const char *name)
+{
+    char link[HX_ROOT_PATH], at[HX_ROOT_PATH];
+    if (snprintf(link, sizeof(link), BLOCK "/%s", name) >= (int)sizeof(link) ||
+        hx_root_resolve(root, link, at) < 0)
+        return false;
+    return strstr(at, "/usb") != NULL;
+}
+
+static bool has_file(const struct hx_root *root, const char *name, const char *file)
+{
+    char at[HX_ROOT_PATH];
+    return snprintf(at, sizeof(at), BLOCK "/%s/%s", name, file) < (int)sizeof(at) &&
+           hx_root_exists(root, at);
+}
+
+/* A disk whose partitions are listed is none itself. */
+static bool has_partitions(const struct hx_root *root, const struct hx_names *all, const char *name)
+{
+    size_t n = strlen(name);
+    for (size_t i = 0; i < all->n; i++) {
+        if (strncmp(all->name[i], name, n) == 0 && all->name[i][n] &&
+            has_file(root, all->name[i], "partition"))
+            return true;
+    }
+    return false;
+}
+
+int hx_media_list(const struct hx_root *root, char names[HX_MEDIA_MAX][64])
+{
+    struct hx_names all = {0};
+    struct hx_error err;
+    int n = 0;
+    if (hx_root_list(root, BLOCK, &all, &err) < 0)
+        return 0;
+    for (size_t i = 0; i < all.n && n < HX_MEDIA_MAX; i++) {
+        const char *name = all.name[i];
+        if (strlen(name) >= 64 || !on_usb(root, name))
+            continue;
+        if (has_file(root, name, "partition") || !has_partitions(root, &all, name))
+            snprintf(names[n++], 64, "%.63s", name);
+    }
+    hx_names_done(&all);
+    return n;
+}
+
+void hx_media_mount(const struct hx_setup *s)
+{
+    static const char *const types[] = {"vfat", "ext4", "exfat"};
+    char names[HX_MEDIA_MAX][64];
+    struct hx_error err;
+    if (*s->root_dir || geteuid() != 0)
+        return;
+    int n = hx_media_list(s->root, names);
+    for (int i = 0; i < n; i++) {
+        char device[80], at[120];
+        struct stat here, above;
+        snprintf(device, sizeof(device), "/dev/%s", names[i]);
+        snprintf(at, sizeof(at), HX_MEDIA "/%s", names[i]);
+        if (hx_setup_folders(at, &err) < 0 || (mkdir(at, 0755) < 0 && errno != EEXIST))
+            continue;
+        if (stat(at, &here) < 0 || stat(HX_MEDIA, &above) < 0 || here.st_dev != above.st_dev)
+            continue; /* mounted already */
+        bool mounted = false;
+        for (size_t k = 0; !mounted && k < sizeof(types) / sizeof(types[0]); k++)
+            mounted = mount(device, at, types[k], MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC,
+                            NULL) == 0;
+        if (!mounted)
+            rmdir(at);
+    }
+}
+
+void hx_media_find(const struct hx_setup *s, const char *name, char out[HX_ROOT_PATH])
+{
+    struct hx_names media = {0};
+    struct hx_error err;
+    snprintf(out, HX_ROOT_PATH, "/efi/%s", name);
+    bool found = hx_root_exists(s->root, out);
+    if (!found && hx_root_list(s->root, HX_MEDIA, &media, &err) == 0) {
+        for (size_t i = 0; !found && i < media.n; i++) {
+            snprintf(out, HX_ROOT_PATH, HX_MEDIA "/%s/%s", media.name[i], name);
+            found = hx_root_exists(s->root, out);
+        }
+        hx_names_done(&media);
+    }
+    if (!found)
+        out[0] = '\0';
+}

@@ -1,0 +1,20 @@
+/* Sticks and disks on USB that the owner brings keys, bundles and models on: mounted read-only
+ * below /run/hx170/media, each under its partition's name. */
+#ifndef HX_SETUP_MEDIA_H
+#define HX_SETUP_MEDIA_H
+
+#include "setup/setup.h"
+
+#define HX_MEDIA     "/run/hx170/media"
+#define HX_MEDIA_MAX 16
+
+/* Names of block devices on USB that may hold a file system: partitions, and whole disks without
+ * any. By name, at most HX_MEDIA_MAX; the number of them. */
+int hx_media_list(const struct hx_root *root, char names[HX_MEDIA_MAX][64]);
+/* Mounts what is not mounted yet. What cannot be mounted is left out. Nothing on a recorded machine
+ * and without root's rights. */
+void hx_media_mount(const struct hx_setup *s);
+/* A file at the top of the ESP or of a medium: its path, "" if none has it. */
+void hx_media_find(const struct hx_setup *s, const char *name, char out[HX_ROOT_PATH]);
+
+#endif
