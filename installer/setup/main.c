@@ -129,7 +129,13 @@ static int command_list(struct hx_setup *s)
 static int command_render(struct hx_setup *s)
 {
     struct hx_error err;
+    char name[64];
     int r = hx_setup_render(s, &err);
+    /* Here and not in render.c: the wizard's own unit may not do it. */
+    if (r == 0 && !*s->root_dir &&
+        hx_root_text(s->root, "/run/hx170/hostname", name, sizeof(name)) == 0 &&
+        sethostname(name, strlen(name)) < 0)
+        r = hx_fail_errno(&err, errno, "cannot set the host name");
     return r == 0 ? EX_OK : fail(r == -EINVAL ? EX_CONFIG : EX_CANTCREAT, &err);
 }
 

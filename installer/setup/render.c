@@ -187,8 +187,6 @@ int hx_setup_render(struct hx_setup *s, struct hx_error *err)
         render_import(&o, &b);
         render_programs(&o, &b);
     }
-    if (o.r == 0 && !*s->root_dir && sethostname(b.hostname, strlen(b.hostname)) < 0)
-        o.r = hx_fail_errno(err, errno, "cannot set the host name");
     hx_buf_done(&o.text);
     hx_box_done(&b);
     return o.r;
@@ -199,6 +197,7 @@ int hx_setup_activate(struct hx_setup *s, struct hx_error *err)
     /* What is not there, or does not run yet, takes the new files when it starts. */
     static const char *const tools[][6] = {
         {"systemctl", "daemon-reload"},
+        {"systemctl", "--no-block", "restart", "hx-config.service"}, /* sets the host name */
         {"networkctl", "reload"},
         {"systemctl", "--no-block", "try-restart", "systemd-timesyncd.service"},
         {"systemctl", "--no-block", "restart", "hx-fetch.service"},
