@@ -257,46 +257,19 @@ void hx_cuda_scratch_reset(struct hx_device *dev, size_t mark)
     dev->used = mark;
 }
 
-const struct hx_backend hx_backend_cuda = {
-    .name = "cuda",
-    .open = cuda_open,
-    .close = cuda_close,
-    .alloc = cuda_alloc,
-    .free = cuda_free,
-    .address = cuda_address,
-    .upload = cuda_upload,
-    .download = cuda_download,
-    .copy = cuda_copy,
-    .sync = cuda_sync,
-    .kernels = &hx_cuda_kernels,
-    .capture_begin = capture_begin,
-    .capture_end = capture_end,
-    .replay = replay,
-    .graph_free = graph_free,
-    .read = read_memory,
-    .n_sm = n_sm,
-    .clock = sample_clock,
-};
+/* The two differ in which kernels their devices take. */
+#define BACKEND(title, open_device)                                                                \
+    {                                                                                              \
+        .name = title, .open = open_device, .close = cuda_close, .alloc = cuda_alloc,              \
+        .free = cuda_free, .address = cuda_address, .upload = cuda_upload,                         \
+        .download = cuda_download, .copy = cuda_copy, .sync = cuda_sync,                           \
+        .kernels = &hx_cuda_kernels, .capture_begin = capture_begin, .capture_end = capture_end,   \
+        .replay = replay, .graph_free = graph_free, .read = read_memory, .n_sm = n_sm,             \
+        .clock = sample_clock,                                                                     \
+    }
+
+const struct hx_backend hx_backend_cuda = BACKEND("cuda", cuda_open);
 
 /* Every operation by its plain kernel: the CPU back end's bits on the card, to find where a fast
  * kernel drifts. */
-const struct hx_backend hx_backend_cuda_exact = {
-    .name = "cuda-exact",
-    .open = cuda_open_exact,
-    .close = cuda_close,
-    .alloc = cuda_alloc,
-    .free = cuda_free,
-    .address = cuda_address,
-    .upload = cuda_upload,
-    .download = cuda_download,
-    .copy = cuda_copy,
-    .sync = cuda_sync,
-    .kernels = &hx_cuda_kernels,
-    .capture_begin = capture_begin,
-    .capture_end = capture_end,
-    .replay = replay,
-    .graph_free = graph_free,
-    .read = read_memory,
-    .n_sm = n_sm,
-    .clock = sample_clock,
-};
+const struct hx_backend hx_backend_cuda_exact = BACKEND("cuda-exact", cuda_open_exact);
