@@ -180,7 +180,8 @@ static int fill_info(struct hx_engine *e, struct hx_error *err)
     if (r < 0)
         return r;
     i->demo = m.synthetic;
-    if (m.synthetic) /* random weights: its drafter has nothing to say, and a block costs ten rows */
+    if (m.synthetic) /* random weights: its drafter has nothing to say, and a block costs ten rows
+                      */
         e->opt.drafts = 0;
     snprintf(i->lock_id, sizeof(i->lock_id), "%s", m.lock_id);
     snprintf(i->verification, sizeof(i->verification), "%s", verification[m.verification]);
