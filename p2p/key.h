@@ -11,8 +11,11 @@
 int hx_key_of(const struct hx_facts *f, const char *probe_program, char out[72],
               struct hx_error *err) HX_MUST;
 
-/* "corrupt" or "hang" if the saved result has the same key and found direct copies unusable, else
- * "". A missing or foreign file is "". */
+/* "corrupt" or "hang" if direct copies were found unusable under the same key, by the saved result
+ * or by the mark that `hx-cards watch` leaves beside it (watch.json) when a running engine hung;
+ * else "". A missing or foreign file is "". */
 void hx_key_lock(const char *result_path, const char *key, char out[16]);
+/* A full run found direct copies good: the mark is void. No mark is no error. */
+int hx_key_release(const char *result_path, struct hx_error *err) HX_MUST;
 
 #endif

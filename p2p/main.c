@@ -391,6 +391,9 @@ static int finish(const struct program *p, const struct hx_facts *f, const struc
         r = hx_output_json(f, j, run, false, &kept, &err);
         if (r == 0)
             r = hx_file_replace(path, kept.data, kept.len, &err);
+        if (r == 0 && p->full &&
+            (strcmp(j->axes.p2p, "verified") == 0 || strcmp(j->axes.p2p, "slow") == 0))
+            r = hx_key_release(path, &err);
     }
     if (r == 0 && p->json)
         r = fwrite(shown.data, 1, shown.len, stdout) == shown.len && fflush(stdout) == 0

@@ -400,6 +400,28 @@ def test_unusable_p2p_stays_off_until_a_full_run(tmp_path):
     assert result["p2p_locked"] is False and result["axes"]["p2p"] == "verified"
 
 
+def test_a_hang_under_load_locks_p2p_until_a_full_run(tmp_path):
+    kept, mark = tmp_path / "p2p.json", tmp_path / "watch.json"
+    program = fake_probe(tmp_path / "probe", "ok", GOOD["probe.json"])
+
+    def run(*options):
+        shutil.rmtree(tmp_path / "box", ignore_errors=True)
+        return run_probe(tmp_path, program, *options, "--output", str(kept))[0]
+
+    result = run()
+    assert result["p2p_locked"] is False and result["axes"]["p2p"] == "verified"
+    mark.write_text(json.dumps({"schema": 1, "key": "of another machine", "p2p": "hang"}))
+    assert run()["p2p_locked"] is False
+    mark.write_text(json.dumps({"schema": 1, "key": result["key"], "p2p": "hang"}))
+    locked = run()
+    assert locked["p2p_locked"] is True and locked["axes"]["p2p"] == "hang" and locked["layout"]["recommend"] == "TP4_HOST"
+    assert mark.exists()
+    assert run("--full")["axes"]["p2p"] == "verified" and not mark.exists()
+    assert run()["p2p_locked"] is False
+    mark.write_text("{")
+    assert run()["p2p_locked"] is False
+
+
 def test_a_changed_machine_has_another_key(tmp_path):
     keys = set()
     for i, ops in enumerate([[], [{"file": "fs.json", "path": "/proc/cmdline", "text": "other\n"}],
