@@ -65,6 +65,10 @@ static const struct row rows[] = {
     TEXT("accept_driver_licence", accept_driver_licence, "", hx_valid_licences, ANY,
          "licences of the bundle that the owner accepts"),
     TEXT("model", model, "none", hx_valid_model, ANY, "model to download; none: later"),
+    TEXT("model_lock", model_lock, "", hx_valid_path, ANY,
+         "lock file of the owner's own for the model; empty: one of the system"),
+    TEXT("model_lock_sha256", model_lock_sha256, "", hx_valid_sha256, ANY,
+         "what that lock file has to hash to: the owner's consent to it"),
     OTHER("accept_model_licence", accept_model_licence, HX_CONF_BOOL, 0, 0, "no", NULL, ANY,
           "the owner has read and accepts the licences of the model's files"),
     TEXT("model_source", model_source, "default", hx_valid_source, ANY,
@@ -397,6 +401,11 @@ int hx_box_check(const struct hx_box *b, enum hx_box_form form, struct hx_error 
         r = check_network(b, err);
     if (r == 0 && strcmp(b->driver_source, "none") == 0 && (*b->driver_sha256))
         r = together(err, "driver_sha256", "given, but driver_source is none");
+    if (r == 0 && strcmp(b->model, "none") == 0 && (*b->model_lock || *b->model_lock_sha256))
+        r = together(err, "model_lock", "given, but model is none");
+    if (r == 0 && *b->model_lock && !*b->model_lock_sha256)
+        r = together(err, "model_lock_sha256",
+                     "missing; it says that you agree to what the lock file lists");
     if (r == 0 && strcmp(b->model, "none") != 0 && !b->accept_model_licence)
         r = together(err, "accept_model_licence", "has to be yes for a model to be downloaded");
     if (r == 0 && strcmp(b->model, "none") != 0 && b->network == HX_NET_NONE &&

@@ -47,6 +47,8 @@ struct hx_box {
     char driver_sha256[65];          /* of the archive, "": not given */
     char accept_driver_licence[512]; /* licence ids, separated by spaces */
     char model[64];                  /* name of a lock file, "none" */
+    char model_lock[512];            /* lock file of the owner's own that is to be taken over, "" */
+    char model_lock_sha256[65];      /* the model's lock file is the owner's own; "": the system's */
     bool accept_model_licence;       /* the owner accepts the licences of the model's files */
     char model_source[512];          /* "default", an address of a mirror, or an absolute folder */
     char token_file[512];            /* file with the access token, "": none or unchanged */

@@ -6,7 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define BLOCK "/sys/class/block"
+#define BLOCK   "/sys/class/block"
+#define AWAIT_S 20
 
 static bool on_usb(const struct hx_root *root, const char *name)
 {
@@ -77,6 +78,16 @@ void hx_media_mount(const struct hx_setup *s)
                             NULL) == 0;
         if (!mounted)
             rmdir(at);
+    }
+}
+
+void hx_media_await(const struct hx_setup *s, const char *path)
+{
+    if (*s->root_dir || strncmp(path, HX_MEDIA "/", sizeof(HX_MEDIA)) != 0)
+        return;
+    for (int i = 0; i < AWAIT_S && !hx_root_exists(s->root, path); i++) {
+        sleep(1);
+        hx_media_mount(s);
     }
 }
 

@@ -45,8 +45,11 @@ static void render_fetch(struct output *o, const struct hx_box *b)
 {
     hx_buf_puts(&o->text, "[fetch]\n");
     if (has_model(b))
-        hx_buf_printf(&o->text, "lock = %s/%s.json\naccept_licences = %s\n", HX_SETUP_LOCKS,
-                      b->model, b->accept_model_licence ? "yes" : "no");
+        hx_buf_printf(&o->text, "lock = %s/%s.json\naccept_licences = %s\n",
+                      *b->model_lock_sha256 ? HX_SETUP_OWN : HX_SETUP_LOCKS, b->model,
+                      b->accept_model_licence ? "yes" : "no");
+    if (has_model(b) && *b->model_lock_sha256)
+        hx_buf_printf(&o->text, "accept_lock = %s\n", b->model_lock_sha256);
     if (strncmp(b->model_source, "http", 4) == 0)
         hx_buf_printf(&o->text, "endpoints = mirror=plain:%s\n", b->model_source);
     hx_buf_printf(&o->text, "rate = %lld\nwindow = %s\n", (long long)b->bandwidth, b->schedule);

@@ -21,6 +21,7 @@
 #define HX_SETUP_TOKEN  HX_SETUP_CONFIG "/hub_token"
 #define HX_SETUP_LOG    "/var/lib/hx170/setup.log"
 #define HX_SETUP_LOCKS  "/usr/share/hx170/locks"
+#define HX_SETUP_OWN    "/var/lib/hx170/locks" /* lock files that the owner brought */
 #define HX_SETUP_CHECK  "/var/lib/hx170/check/p2p.json"
 #define HX_SETUP_MODELS "/srv/models"
 

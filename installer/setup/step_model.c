@@ -1,18 +1,25 @@
 /* What to download, from where, when; how much room that takes. */
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "base/json_read.h"
+#include "base/sha256.h"
+#include "setup/media.h"
 #include "setup/setup.h"
+#include "setup/valid.h"
 
 #define MAX_MODELS 24
 #define PLAN_MS    60000
+#define LOCK_MAX   (64u << 20)
+#define LOCK_NAME  "model.lock.json" /* looked for on sticks */
+#define OWN        "file"            /* the choice that is no model's name */
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
 struct models {
-    struct hx_ui_item item[MAX_MODELS + 1];
+    struct hx_ui_item item[MAX_MODELS + 3];
     char name[MAX_MODELS][65];
     int n;
 };
@@ -23,10 +30,10 @@ static bool is_lock_name(const char *file, char name[65])
     if (n < 6 || n > 5 + 64 || strcmp(file + n - 5, ".json") != 0)
         return false;
     snprintf(name, 65, "%.*s", (int)(n - 5), file);
-    return strcmp(name, "none") != 0;
+    return strcmp(name, "none") != 0 && strcmp(name, OWN) != 0;
 }
 
-/* Lock files that the system brought along. */
+/* Lock files that the system brought along, and the owner's own one that is in use. */
 static int list_models(const struct hx_setup *s, struct models *out, struct hx_error *err)
 {
     struct hx_names names = {0};
@@ -41,19 +48,28 @@ static int list_models(const struct hx_setup *s, struct models *out, struct hx_e
         out->item[out->n++] = (struct hx_ui_item){out->name[k], out->name[k]};
     }
     hx_names_done(&names);
+    if (*s->box.model_lock_sha256)
+        out->item[out->n++] = (struct hx_ui_item){s->box.model, s->box.model};
     out->item[out->n++] = (struct hx_ui_item){"none", "none now; the demo model runs"};
+    out->item[out->n++] = (struct hx_ui_item){OWN, "by a lock file that you brought"};
     return 0;
 }
 
-static int lock_path(const char *model, char out[256])
+/* Where the answers' lock file lies now. */
+static void lock_path(const struct hx_box *b, const char *model, char *out, size_t size)
 {
-    return snprintf(out, 256, "%s/%s.json", HX_SETUP_LOCKS, model) < 256 ? 0 : -ENAMETOOLONG;
+    bool own = *b->model_lock_sha256 && strcmp(model, b->model) == 0;
+    if (own && *b->model_lock)
+        snprintf(out, size, "%s", b->model_lock);
+    else
+        snprintf(out, size, "%s/%s.json", own ? HX_SETUP_OWN : HX_SETUP_LOCKS, model);
 }
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
 struct room {
     uint64_t wanted, needed, reserve, free;
+    char model[64];     /* the lock file's name for it */
     char licences[300]; /* of the sources, separated by commas */
 };
 
@@ -78,6 +94,10 @@ static int read_plan(const char *json, struct room *out, struct hx_error *err)
     if (!take_u64(plan, "wanted_bytes", &room.wanted) || !take_u64(disk, "needed", &room.needed) ||
         !take_u64(disk, "reserve", &room.reserve) || !take_u64(disk, "free", &room.free))
         r = hx_fail(err, -EINVAL, "answer of hx-fetch: wanted_bytes or disks are missing");
+    size_t len;
+    const char *name = hx_jv_str(hx_jv_get(plan, "model"), &len);
+    snprintf(room.model, sizeof(room.model), "%.*s", name ? (int)(len > 63 ? 63 : len) : 0,
+             name ? name : "");
     for (struct hx_jv v = hx_jv_first(hx_jv_get(plan, "sources")); v.doc; v = hx_jv_next(v)) {
         size_t n, used = strlen(room.licences);
         char id[64];
@@ -93,14 +113,18 @@ static int read_plan(const char *json, struct room *out, struct hx_error *err)
     return r;
 }
 
-static int plan(const struct hx_setup *s, const char *model, struct room *out, struct hx_error *err)
+/* sha256: the owner's consent to a lock file of his own, "": one of the system. */
+static int plan_file(const struct hx_setup *s, const char *lock, const char *sha256,
+                     struct room *out, struct hx_error *err)
 {
-    char lock[256], *json = NULL;
-    int rc, r = lock_path(model, lock);
-    const char *argv[] = {"hx-fetch", "plan", "--json", "--force", "--lock", lock, NULL};
-    if (r < 0)
-        return hx_fail(err, r, "the name is too long");
-    r = hx_setup_tool(s, argv, PLAN_MS, &rc, &json, err);
+    const char *argv[10] = {"hx-fetch", "plan", "--json", "--force", "--lock", lock};
+    char *json = NULL;
+    int rc;
+    if (*sha256) {
+        argv[6] = "--accept-lock";
+        argv[7] = sha256;
+    }
+    int r = hx_setup_tool(s, argv, PLAN_MS, &rc, &json, err);
     if (r < 0)
         return r;
     r = *json == '{' ? read_plan(json, out, err) : -EIO;
@@ -108,26 +132,160 @@ static int plan(const struct hx_setup *s, const char *model, struct room *out, s
     return r;
 }
 
+static int plan(const struct hx_setup *s, const char *model, struct room *out, struct hx_error *err)
+{
+    char lock[600];
+    lock_path(&s->box, model, lock, sizeof(lock));
+    bool own = *s->box.model_lock_sha256 && strcmp(model, s->box.model) == 0;
+    return plan_file(s, lock, own ? s->box.model_lock_sha256 : "", out, err);
+}
+
 static double gib(uint64_t bytes)
 {
     return (double)bytes / (1 << 30);
+}
+
+static int check_room(const struct room *room, struct hx_error *err)
+{
+    if (room->needed + room->reserve > room->free)
+        return hx_fail(err, -ENOSPC,
+                       "not enough room: the model needs %.1f GiB and %.1f GiB have to stay free, "
+                       "but only %.1f GiB are free in " HX_SETUP_MODELS,
+                       gib(room->needed), gib(room->reserve), gib(room->free));
+    return 0;
 }
 
 static int check_model(void *ctx, const char *answer, struct hx_error *err)
 {
     struct hx_setup *s = ctx;
     struct room room;
-    if (strcmp(answer, "none") == 0)
+    if (strcmp(answer, "none") == 0 || strcmp(answer, OWN) == 0)
         return 0;
     int r = plan(s, answer, &room, err);
     if (r < 0)
         return hx_wrap(err, r, "cannot work out the room for '%s'", answer);
-    if (room.needed + room.reserve > room.free)
-        return hx_fail(err, -ENOSPC,
-                       "not enough room: the model needs %.1f GiB and %.1f GiB have to stay free, "
-                       "but only %.1f GiB are free in " HX_SETUP_MODELS,
-                       gib(room.needed), gib(room.reserve), gib(room.free));
+    return check_room(&room, err);
+}
+
+/* ---- a lock file of the owner's own ---------------------------------------------------------- */
+
+static int read_lock(const struct hx_setup *s, const char *path, char **text, size_t *len,
+                     char hex[HX_SHA256_HEX], struct hx_error *err)
+{
+    uint8_t digest[HX_SHA256_BYTES];
+    struct hx_sha256 *h = NULL;
+    int r = hx_root_read(s->root, path, LOCK_MAX, text, len, err);
+    if (r < 0)
+        return r;
+    r = hx_sha256_new(&h, err);
+    if (r == 0 && (hx_sha256_update(h, *text, *len) < 0 || hx_sha256_final(h, digest) < 0))
+        r = hx_fail(err, -EIO, "%s: cannot be hashed", path);
+    hx_sha256_free(h);
+    if (r < 0) {
+        free(*text);
+        *text = NULL;
+        return r;
+    }
+    hx_sha256_to_hex(digest, hex);
     return 0;
+}
+
+/* Name and hash of what a path leads to; the model fits on the disk. */
+static int look_at_lock(const struct hx_setup *s, const char *path, struct room *room,
+                        char hex[HX_SHA256_HEX], struct hx_error *err)
+{
+    char *text = NULL;
+    size_t len;
+    if (!hx_root_exists(s->root, path))
+        return hx_fail(err, -ENOENT, "%s is not there; plug in the stick and try again", path);
+    int r = read_lock(s, path, &text, &len, hex, err);
+    free(text);
+    if (r == 0)
+        r = plan_file(s, path, hex, room, err);
+    return r == 0 ? check_room(room, err) : r;
+}
+
+static int check_lock(void *ctx, const char *answer, struct hx_error *err)
+{
+    struct room room;
+    char hex[HX_SHA256_HEX];
+    int r = hx_valid_path(answer, err);
+    if (r == 0 && *answer == '\0')
+        r = hx_fail(err, -EINVAL, "the path of the lock file is missing");
+    return r == 0 ? look_at_lock(ctx, answer, &room, hex, err) : r;
+}
+
+/* Asks for the path and for consent to the hash; then model, model_lock and its hash are set. */
+static enum hx_ui_reply ask_own(struct hx_setup *s)
+{
+    char path[HX_UI_ANSWER_MAX], found[HX_ROOT_PATH], body[500], hex[HX_SHA256_HEX];
+    struct room room;
+    bool yes = false;
+    hx_media_find(s, LOCK_NAME, found);
+    struct hx_ui_question where = {
+        .key = "model_lock",
+        .body = "A lock file lists the files of a model, byte by byte. 'hx-fetch lock' makes one.",
+        .prompt = "Lock file",
+        .help = "The whole path, such as " HX_MEDIA "/sda1/" LOCK_NAME ". It is copied to this "
+                "machine; the stick is not needed afterwards.",
+        .standard = found,
+        .check = check_lock,
+        .ctx = s};
+    enum hx_ui_reply reply = hx_ui_text(s->ui, &where, path, sizeof(path));
+    if (reply != HX_UI_NEXT)
+        return reply;
+    if (look_at_lock(s, path, &room, hex, &s->ui->error) < 0)
+        return HX_UI_ERROR;
+    snprintf(body, sizeof(body),
+             "The model is '%s'. Nobody vouches for this lock file but you: compare its SHA-256 "
+             "with the one that its maker told you.\n\n%s",
+             room.model, hex);
+    struct hx_ui_question agree = {.body = body,
+                                   .prompt = "Is this the right one (yes or no)",
+                                   .help = "Without your consent it is not used.",
+                                   .standard = "no"};
+    reply = hx_ui_confirm(s->ui, &agree, &yes);
+    if (reply != HX_UI_NEXT || !yes)
+        return reply == HX_UI_NEXT ? HX_UI_BACK : reply;
+    if (hx_box_set(&s->box, "model", room.model, &s->ui->error) < 0 ||
+        hx_box_set(&s->box, "model_lock", path, &s->ui->error) < 0 ||
+        hx_box_set(&s->box, "model_lock_sha256", hex, &s->ui->error) < 0)
+        return HX_UI_ERROR;
+    return HX_UI_NEXT;
+}
+
+/* From an answers file: path and hash are given, and the names have to be alike. */
+static enum hx_ui_reply take_own(struct hx_setup *s)
+{
+    static const char *const keys[] = {"model_lock_sha256", "model_lock", "model"};
+    struct room room;
+    char hex[HX_SHA256_HEX];
+    struct hx_error *err = &s->ui->error;
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        enum hx_ui_reply reply = hx_setup_ask_text(s, keys[i], NULL, keys[i], NULL);
+        if (reply != HX_UI_NEXT)
+            return reply;
+        if (i == 1 && *s->box.model_lock == '\0' && *s->box.model_lock_sha256) {
+            hx_fail(err, -EINVAL, "model_lock: missing; model_lock_sha256 is given");
+            return HX_UI_ERROR;
+        }
+        if (i == 1 && *s->box.model_lock == '\0')
+            return HX_UI_NEXT;
+    }
+    const char *path = s->box.model_lock;
+    hx_media_await(s, path);
+    int r = look_at_lock(s, path, &room, hex, err);
+    if (r == 0 && strcasecmp(hex, s->box.model_lock_sha256) != 0)
+        r = hx_fail(err, -EINVAL, "it is for %s, but %.300s hashes to %s", s->box.model_lock_sha256,
+                    path, hex);
+    if (r == 0 && strcmp(room.model, s->box.model) != 0)
+        r = hx_fail(err, -EINVAL, "%.300s is for the model '%s', not '%s'", path, room.model,
+                    s->box.model);
+    if (r < 0) {
+        hx_wrap(err, r, "model_lock");
+        return HX_UI_ERROR;
+    }
+    return HX_UI_NEXT;
 }
 
 /* ---- questions ------------------------------------------------------------------------------- */
@@ -143,6 +301,13 @@ static enum hx_ui_reply ask_model(struct hx_setup *s)
         free(m);
         return HX_UI_ERROR;
     }
+    if (s->scripted) {
+        enum hx_ui_reply reply = take_own(s);
+        if (reply != HX_UI_NEXT || *s->box.model_lock) {
+            free(m);
+            return reply;
+        }
+    }
     bool first =
         !s->scripted && !hx_box_is_done(&s->box, "model") && strcmp(s->box.model, "none") == 0;
     snprintf(standard, sizeof(standard), "%s", first ? m->item[0].value : s->box.model);
@@ -157,8 +322,14 @@ static enum hx_ui_reply ask_model(struct hx_setup *s)
         .check = check_model,
         .ctx = s};
     enum hx_ui_reply reply = hx_ui_choice(s->ui, &q, m->item, m->n, &at);
-    if (reply == HX_UI_NEXT && hx_box_set(&s->box, "model", m->item[at].value, &s->ui->error) < 0)
-        reply = HX_UI_ERROR;
+    const char *value = reply == HX_UI_NEXT ? m->item[at].value : "";
+    if (strcmp(value, OWN) == 0) {
+        reply = ask_own(s);
+    } else if (reply == HX_UI_NEXT && strcmp(value, s->box.model) != 0) {
+        s->box.model_lock[0] = s->box.model_lock_sha256[0] = '\0';
+        if (hx_box_set(&s->box, "model", value, &s->ui->error) < 0)
+            reply = HX_UI_ERROR;
+    }
     free(m);
     return reply;
 }
@@ -317,14 +488,36 @@ enum hx_ui_reply hx_setup_ask_model(struct hx_setup *s)
 
 /* ---- apply ----------------------------------------------------------------------------------- */
 
+/* The stick may be gone tomorrow, and the file on it another one. */
+static int keep_lock(struct hx_setup *s, struct hx_error *err)
+{
+    char at[200], hex[HX_SHA256_HEX], *text = NULL;
+    size_t len;
+    if (*s->box.model_lock == '\0')
+        return 0;
+    int r = read_lock(s, s->box.model_lock, &text, &len, hex, err);
+    if (r < 0)
+        return r;
+    if (strcasecmp(hex, s->box.model_lock_sha256) != 0)
+        r = hx_fail(err, -EINVAL, "%s has changed: it hashes to %s now", s->box.model_lock, hex);
+    snprintf(at, sizeof(at), "%s/%s.json", HX_SETUP_OWN, s->box.model);
+    if (r == 0)
+        r = hx_setup_put(s, at, text, len, 0644, err);
+    if (r == 0)
+        s->box.model_lock[0] = '\0';
+    free(text);
+    return r;
+}
+
 /* The token gets a file of its own that only root reads; the file it came from is overwritten as
  * far as its medium can be written. */
 int hx_setup_apply_model(struct hx_setup *s, struct hx_error *err)
 {
     char at[HX_ROOT_PATH];
-    if (*s->token == '\0')
-        return 0;
-    int r = hx_setup_put(s, HX_SETUP_TOKEN, s->token, strlen(s->token), 0600, err);
+    int r = keep_lock(s, err);
+    if (r < 0 || *s->token == '\0')
+        return r;
+    r = hx_setup_put(s, HX_SETUP_TOKEN, s->token, strlen(s->token), 0600, err);
     if (r < 0 || *s->box.token_file == '\0')
         return r;
     if (hx_root_outside(s->root, s->box.token_file, at) == 0 && access(at, W_OK) == 0) {

@@ -18,7 +18,9 @@
 #include "setup/lock.h"
 #include "setup/setup.h"
 
-#define COMMANDS "tests/vectors/setup/commands.json"
+#define COMMANDS   "tests/vectors/setup/commands.json"
+#define OWN_TEXT   "own lock\n"
+#define OWN_SHA256 "4f7e3fcb91b4fc31c5601798cbe6f7456c53288d1bcd6aa5dbe26af8465fbb28"
 
 static char root[64];
 
@@ -67,6 +69,7 @@ static int setup(void **state)
     put("/media/bad", "x");
     put("/media/breaks", "x");
     put("/media/models/x", "x");
+    put("/media/own.json", OWN_TEXT);
     return 0;
 }
 
@@ -184,6 +187,43 @@ static void test_answers_that_do_not_work_here(void **state)
             "token_file: ");
 }
 
+static void own_lock_in_force(void)
+{
+    holds("/var/lib/hx170/locks/own.json", OWN_TEXT);
+    holds(HX_SETUP_BOX, "model_lock = \n");
+    holds(HX_SETUP_BOX, "model_lock_sha256 = " OWN_SHA256 "\n");
+    holds("/run/hx170/fetch.conf.d/50-box.conf", "lock = /var/lib/hx170/locks/own.json\n");
+    holds("/run/hx170/fetch.conf.d/50-box.conf", "accept_lock = " OWN_SHA256 "\n");
+}
+
+/* A lock file of the owner's own is taken over with his consent to its hash, and only so. */
+static void test_own_lock(void **state)
+{
+    char text[1000], *key = key_text("ed25519.pub");
+    struct hx_error err;
+    (void)state;
+    refused("model = own\naccept_model_licence = yes\nmodel_lock = /media/none\n"
+            "model_lock_sha256 = " OWN_SHA256 "\n",
+            "model_lock: /media/none is not there");
+    put("/media/other.json", OWN_TEXT "x");
+    refused("model = own\naccept_model_licence = yes\nmodel_lock = /media/other.json\n"
+            "model_lock_sha256 = " OWN_SHA256 "\n",
+            "model_lock: ");
+    refused("model = another\naccept_model_licence = yes\nmodel_lock = /media/own.json\n"
+            "model_lock_sha256 = " OWN_SHA256 "\n",
+            "is for the model 'own', not 'another'");
+    refused("model = own\naccept_model_licence = yes\nmodel_lock_sha256 = " OWN_SHA256 "\n",
+            "model_lock: missing");
+    snprintf(text, sizeof(text),
+             "schema = 1\nadmin_key = %s\nmodel = own\naccept_model_licence = yes\n"
+             "model_lock = /media/own.json\nmodel_lock_sha256 = " OWN_SHA256 "\n",
+             key);
+    if (by_file(text, &err) != HX_UI_NEXT)
+        fail_msg("%s", err.text);
+    own_lock_in_force();
+    free(key);
+}
+
 static void test_driver(void **state)
 {
     char text[1000], *key = key_text("ed25519.pub");
@@ -281,6 +321,37 @@ static char *joined(const char *const *lines, int n)
         fprintf(f, "%s\n", lines[i]);
     fclose(f);
     return text;
+}
+
+/* The last choice leads to a path; a no to the hash leads back to the choice; later runs keep it.
+ */
+static void test_own_lock_by_lines(void **state)
+{
+    char input[1000], *key = key_text("ed25519.pub");
+    (void)state;
+    snprintf(input, sizeof(input),
+             "box1\n%s\n\n1\n\n\n\n\n\n\n" /* up to the hardware report */
+             "4\n/media/none\n/media/own.json\nyes\nyes\n\n\n\n\n"
+             "\n\n\nyes\n\n",
+             key);
+    struct talk t = by_lines(input);
+    if (t.reply != HX_UI_NEXT)
+        fail_msg("%s\n%s", t.err.text, t.out);
+    assert_non_null(strstr(t.out, "/media/none is not there; plug in the stick"));
+    assert_non_null(strstr(t.out, OWN_SHA256));
+    free(t.out);
+    own_lock_in_force();
+    t = by_lines_step("3\nyes\n\n\n\n\n", "model");
+    if (t.reply != HX_UI_NEXT)
+        fail_msg("%s\n%s", t.err.text, t.out);
+    free(t.out);
+    own_lock_in_force();
+    t = by_lines_step("1\nyes\n\n\n\n\n", "model");
+    if (t.reply != HX_UI_NEXT)
+        fail_msg("%s\n%s", t.err.text, t.out);
+    free(t.out);
+    holds("/run/hx170/fetch.conf.d/50-box.conf", "lock = /usr/share/hx170/locks/demo.json\n");
+    free(key);
 }
 
 /* Leaving at every question, by q or by the end of the line: what was answered is kept, the next
@@ -475,6 +546,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_answers_file, setup, teardown),
         cmocka_unit_test_setup_teardown(test_answers_that_do_not_work_here, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_own_lock, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_own_lock_by_lines, setup, teardown),
         cmocka_unit_test_setup_teardown(test_driver, setup, teardown),
         cmocka_unit_test_setup_teardown(test_token, setup, teardown),
         cmocka_unit_test_teardown(test_leave_and_go_on, teardown),
