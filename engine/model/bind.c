@@ -238,7 +238,8 @@ static int take(struct binder *k, struct entry *e, enum hx_weight_part part, enu
     struct hx_binding *b = k->b;
     if (grow((void **)&b->item, &k->cap_items, b->n_items, sizeof(*b->item)) < 0)
         return hx_fail(k->err, -ENOMEM, "out of memory");
-    b->item[b->n_items++] = (struct hx_bind_item){e->file, t, b->n_weights, part, false};
+    b->item[b->n_items++] =
+        (struct hx_bind_item){e->file, t, b->n_weights, part, {-1, 0, 0}, false};
     struct hx_tensor *to = &b->weight[b->n_weights].part[part];
     *to = (struct hx_tensor){dtype, n_dims > 4 ? 4 : n_dims, {1, 1, 1, 1}, NULL};
     for (int i = 0; i < n_dims && i < 4; i++)
@@ -496,6 +497,37 @@ int hx_bind_folder(const char *dir, struct hx_binding *out, struct hx_error *err
     qsort(b.item, (size_t)b.n_items, sizeof(*b.item), by_position);
     *out = b;
     return 0;
+}
+
+struct slicer {
+    struct hx_binding *b;
+    const struct hx_slice *s;
+    struct hx_cut (*cut)[HX_PART_MAX]; /* [n_weights] */
+    int next;                          /* weights are in the order of the walk */
+    struct hx_error *err;
+};
+
+static int slice_weight(void *user, const struct hx_tensor_need *need)
+{
+    struct slicer *k = user;
+    struct hx_weight *w = &k->b->weight[k->next], whole = *w;
+    return hx_slice_weight(k->s, need, &whole, w, k->cut[k->next++], k->err);
+}
+
+int hx_binding_slice(struct hx_binding *b, const struct hx_slice *s, struct hx_error *err)
+{
+    struct slicer k = {b, s, NULL, 0, err};
+    int r = hx_slice_check(s, &b->hp, err);
+    if (r < 0)
+        return r;
+    k.cut = calloc((size_t)b->n_weights, sizeof(*k.cut));
+    if (!k.cut)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    r = hx_tensors_each(&b->hp, &b->maps, slice_weight, &k);
+    for (int i = 0; r == 0 && i < b->n_items; i++)
+        b->item[i].cut = k.cut[b->item[i].weight][b->item[i].part];
+    free(k.cut);
+    return r;
 }
 
 void hx_binding_done(struct hx_binding *b)

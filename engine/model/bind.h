@@ -5,6 +5,7 @@
 
 #include "model/desc.h"
 #include "model/safetensors.h"
+#include "model/slice.h"
 
 /* One stored tensor that becomes (part of) a weight. */
 struct hx_bind_item {
@@ -12,7 +13,8 @@ struct hx_bind_item {
     const struct hx_st_tensor *tensor;
     int weight; /* index into hx_binding.weight */
     enum hx_weight_part part;
-    bool sign_words; /* legacy EXL3 su/sv: one sign bit a channel, expanded to F16 +-1 */
+    struct hx_cut cut; /* of the part; what the rank has */
+    bool sign_words;   /* legacy EXL3 su/sv: one sign bit a channel, expanded to F16 +-1 */
 };
 
 struct hx_binding {
@@ -32,6 +34,8 @@ struct hx_binding {
  * by name and checks dtype, format and shape, EXL3 codebook markers included. Errors name the first
  * problem and how many more there are. */
 int hx_bind_folder(const char *dir, struct hx_binding *out, struct hx_error *err) HX_MUST;
+/* Leaves in weights and items what a rank has. Once, after hx_bind_folder. */
+int hx_binding_slice(struct hx_binding *b, const struct hx_slice *s, struct hx_error *err) HX_MUST;
 void hx_binding_done(struct hx_binding *b);
 int hx_binding_find(const struct hx_binding *b, enum hx_role role, int layer,
                     int expert); /* -1: none */

@@ -10,14 +10,13 @@
 #include "model/bind.h"
 #include "model/manifest.h"
 
-#define ALIGN 256 /* of every part in device memory */
-
 struct hx_model {
     struct hx_binding b;
     struct hx_manifest manifest;
     const struct hx_backend *be;
     struct hx_device *dev;
     struct hx_buffer *weights;
+    struct hx_slice slice;
     int32_t *token_map;
 };
 
@@ -26,23 +25,22 @@ static bool on_device(const struct hx_model *m, const struct hx_bind_item *it)
     return m->b.weight[it->weight].role != HX_T_ENGRAM_EMBED;
 }
 
-static uint64_t part_bytes(const struct hx_model *m, const struct hx_bind_item *it)
+/* Of what the rank has. */
+static size_t part_bytes(const struct hx_model *m, const struct hx_bind_item *it)
 {
-    const struct hx_tensor *t = &m->b.weight[it->weight].part[it->part];
-    uint64_t n = hx_dtype_size(t->dtype);
-    for (int i = 0; i < t->n_dims; i++)
-        n *= (uint64_t)t->ne[i];
-    return (n + ALIGN - 1) / ALIGN * ALIGN;
+    const struct hx_cut whole = {-1, 0, 0};
+    return hx_cut_bytes(&m->b.weight[it->weight].part[it->part], &whole);
 }
 
 /* ---- reading
  * ----------------------------------------------------------------------------------------- */
 
 /* Values that must not occur in a checkpoint: NaN and infinities, NaN codes, NaN scales. */
-static int check_values(const struct hx_bind_item *it, const uint8_t *data, struct hx_error *err)
+static int check_values(const struct hx_bind_item *it, const uint8_t *data, size_t size,
+                        struct hx_error *err)
 {
     const struct hx_st_tensor *t = it->tensor;
-    uint64_t n = t->size / hx_dtype_size(t->dtype), i;
+    uint64_t n = size / hx_dtype_size(t->dtype), i;
     for (i = 0; i < n; i++) {
         uint16_t h;
         uint32_t f;
@@ -70,8 +68,9 @@ static int check_values(const struct hx_bind_item *it, const uint8_t *data, stru
     if (i == n)
         return 0;
     return hx_fail(err, -EINVAL,
-                   "%s: tensor '%s': element %llu is not a finite number (corrupt file?)",
-                   hx_st_path(it->file), t->name, (unsigned long long)i);
+                   "%s: tensor '%s': element %llu%s is not a finite number (corrupt file?)",
+                   hx_st_path(it->file), t->name, (unsigned long long)i,
+                   it->cut.dim < 0 ? "" : " of this rank's part");
 }
 
 /* Legacy sign words: bit i of word j is the sign of channel 16 j + i, 1 = -1. */
@@ -87,19 +86,26 @@ static int load_item(struct hx_model *m, struct hx_bind_item *it, uint8_t *to, u
                      struct hx_error *err)
 {
     struct hx_tensor *part = &m->b.weight[it->weight].part[it->part];
-    int r = hx_st_read(it->file, it->tensor, staging, err);
+    size_t bytes = part_bytes(m, it);
+    if (bytes == 0)
+        return 0;
+    int r = it->cut.dim < 0 || it->sign_words
+                ? hx_st_read(it->file, it->tensor, staging, err)
+                : hx_st_read_part(it->file, it->tensor, it->cut.dim, it->cut.from, it->cut.to,
+                                  staging, err);
     if (r == 0)
-        r = check_values(it, staging, err);
+        r = check_values(it, staging, it->sign_words ? it->tensor->size : bytes, err);
     if (r < 0)
         return r;
     part->data = to;
     if (!it->sign_words)
-        return m->be->upload(m->dev, to, staging, it->tensor->size, err);
-    uint16_t *f16 = malloc((size_t)part->ne[0] * 2);
+        return m->be->upload(m->dev, to, staging, bytes, err);
+    size_t n = it->tensor->size / 2 * 16; /* channels of the whole vector */
+    uint16_t *f16 = malloc(n * 2);
     if (!f16)
         return hx_fail(err, -ENOMEM, "out of memory");
-    expand_signs(staging, part->ne[0], f16);
-    r = m->be->upload(m->dev, to, f16, (size_t)part->ne[0] * 2, err);
+    expand_signs(staging, (int64_t)n, f16);
+    r = m->be->upload(m->dev, to, f16 + (it->cut.dim < 0 ? 0 : it->cut.from), bytes, err);
     free(f16);
     return r;
 }
@@ -110,9 +116,10 @@ static int load_all(struct hx_model *m, const struct hx_model_options *opt, stru
     for (int i = 0; i < m->b.n_items; i++) {
         if (!on_device(m, &m->b.item[i]))
             continue;
-        total += part_bytes(m, &m->b.item[i]);
-        if (m->b.item[i].tensor->size > largest)
-            largest = m->b.item[i].tensor->size;
+        const struct hx_bind_item *it = &m->b.item[i];
+        uint64_t read = it->cut.dim < 0 || it->sign_words ? it->tensor->size : part_bytes(m, it);
+        total += hx_device_room(part_bytes(m, it));
+        largest = read > largest ? read : largest;
     }
     int r = m->be->alloc(m->dev, HX_MEM_DEVICE, total ? total : 1, &m->weights, err);
     if (r < 0)
@@ -126,8 +133,8 @@ static int load_all(struct hx_model *m, const struct hx_model_options *opt, stru
         if (!on_device(m, it))
             continue;
         r = load_item(m, it, to, staging, err);
-        to += part_bytes(m, it);
-        done += part_bytes(m, it);
+        to += hx_device_room(part_bytes(m, it));
+        done += hx_device_room(part_bytes(m, it));
         if (opt->progress)
             opt->progress(opt->user, (double)done / (double)total);
     }
@@ -207,9 +214,12 @@ int hx_model_open(const char *dir, const struct hx_model_options *opt, struct hx
         return hx_fail(err, -ENOMEM, "out of memory");
     m->be = opt->backend;
     m->dev = opt->dev;
+    m->slice = opt->slice;
     int r = hx_manifest_load(dir, &m->manifest, err);
     if (r == 0)
         r = hx_bind_folder(dir, &m->b, err);
+    if (r == 0)
+        r = hx_binding_slice(&m->b, &opt->slice, err);
     if (r == 0 && m->b.hp.n_engram > 0)
         r = hx_token_map_load(dir, &m->b.hp, &m->token_map, err);
     if (r == 0)
@@ -255,6 +265,11 @@ const struct hx_weight *hx_model_weight(const struct hx_model *m, enum hx_role r
     return i < 0 ? NULL : &m->b.weight[i];
 }
 
+struct hx_slice hx_model_slice(const struct hx_model *m)
+{
+    return m->slice;
+}
+
 const int32_t *hx_model_token_map(const struct hx_model *m)
 {
     return m->token_map;
@@ -295,6 +310,8 @@ int hx_model_override(struct hx_model *m, const char *name, const void *data, si
         const struct hx_bind_item *it = &m->b.item[i];
         if (strcmp(it->tensor->name, name) != 0 || !on_device(m, it))
             continue;
+        if (it->cut.dim >= 0)
+            return hx_fail(err, -ENOTSUP, "override of '%s': this rank has a part of it", name);
         if (size != it->tensor->size)
             return hx_fail(err, -EINVAL, "override of '%s': %zu bytes, expected %llu", name, size,
                            (unsigned long long)it->tensor->size);

@@ -4,14 +4,22 @@
 
 #include "model/desc.h"
 #include "model/manifest.h"
+#include "model/slice.h"
 
 struct hx_model;
+
+/* Room of a part in device memory. */
+static inline size_t hx_device_room(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
 
 struct hx_model_options {
     const struct hx_backend *backend;
     struct hx_device *dev;
     void (*progress)(void *user, double fraction); /* may be NULL */
     void *user;
+    struct hx_slice slice; /* zero: the whole model */
 };
 
 /* Reads config.json, all safetensors headers, binds by tensor name (decisions.md 23: experts/ wins
@@ -41,6 +49,7 @@ struct hx_binding;
 /* Of a folder that was bound but not loaded. */
 void hx_binding_engram_file(const struct hx_binding *b, int slot, struct hx_row_file *out);
 int hx_model_engram_file(const struct hx_model *m, int slot, struct hx_row_file *out);
+struct hx_slice hx_model_slice(const struct hx_model *m);
 /* engram_token_map.i32, checked (entries, distinct count, pad): [n_vocab]. */
 const int32_t *hx_model_token_map(const struct hx_model *m);
 /* The map of a folder without opening its model; free with free(). */

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "model/bind.h"
+#include "model/model.h"
+#include "model/slice.h"
 
 static const struct {
     const char *name;
@@ -70,125 +72,63 @@ const char *hx_component_name(enum hx_component c)
     return component_name[c];
 }
 
-int hx_place_expert_blocks(int n_blocks, int n_ranks, int rank, int expert)
+static void put(struct hx_placement *p, int rank, enum hx_component comp, size_t bytes)
 {
-    int turn = ((rank - expert) % n_ranks + n_ranks) % n_ranks;
-    return n_blocks / n_ranks + (turn < n_blocks % n_ranks);
-}
-
-/* One tensor of a weight. along: the dimension that the rule cuts, -1: none (side vectors of the
- * other side). */
-struct part {
-    const struct hx_tensor_spec *spec;
-    const char *name;
-    enum hx_component comp;
-    int layer, expert;
-    int64_t n_inner; /* experts: the width that is cut */
-    int64_t extent;  /* rows or columns (in tiles) along the cut */
-    bool cut;
-    int64_t bytes;
-};
-
-static void put(struct hx_placement *p, int rank, const struct part *t, int64_t bytes,
-                int64_t *placed)
-{
-    p->rank_bytes[rank][t->comp] += bytes;
-    *placed += bytes;
-}
-
-static int place_slices(struct hx_placement *p, const struct part *t, int64_t *placed,
-                        struct hx_error *err)
-{
-    int n = p->n_ranks;
-    bool expert = t->spec->split == HX_SPLIT_EXPERT;
-    if (expert && n > 1 && t->n_inner % 128 != 0)
-        return hx_fail(err, -EINVAL,
-                       "layout %s: '%s' has an inner width of %lld, which 128 does not divide",
-                       hx_layout_name(p->layout), t->name, (long long)t->n_inner);
-    if (!expert && t->cut && t->extent % n != 0)
-        return hx_fail(err, -EINVAL,
-                       "layout %s: '%s' has %lld rows, columns or tiles, which %d ranks do not "
-                       "divide",
-                       hx_layout_name(p->layout), t->name, (long long)t->extent, n);
-    int64_t n_blocks = n > 1 ? t->n_inner / 128 : 1;
-    for (int r = 0; r < n; r++) {
-        if (expert) {
-            int b = hx_place_expert_blocks((int)n_blocks, n, r, t->expert);
-            put(p, r, t, t->cut ? t->bytes / n_blocks * b : b ? t->bytes : 0, placed);
-        } else {
-            put(p, r, t, t->cut ? t->bytes / n : t->bytes, placed);
-        }
-    }
-    return 0;
+    p->rank_bytes[rank][comp] += (int64_t)bytes;
+    p->rank_memory[rank][comp] += (int64_t)hx_device_room(bytes);
+    p->copies += (int64_t)bytes;
 }
 
 /* Stages: a tensor lies with its layer; the last stage has head, final norm, drafter and a second
  * embedding for the drafter. */
-static void place_stage(struct hx_placement *p, const struct hx_hparams *hp, const struct part *t,
-                        int64_t *placed)
+static void place_stage(struct hx_placement *p, const struct hx_hparams *hp,
+                        const struct hx_weight *w, enum hx_component comp, size_t bytes)
 {
     int last = p->n_ranks - 1, r = 0;
-    if (t->layer >= hp->n_layer || (t->layer < 0 && t->comp != HX_COMP_EMBED))
+    if (w->layer >= hp->n_layer || (w->layer < 0 && comp != HX_COMP_EMBED))
         r = last;
-    else if (t->layer >= 0)
-        while (r < last && t->layer >= p->first_layer[r + 1])
+    else if (w->layer >= 0)
+        while (r < last && w->layer >= p->first_layer[r + 1])
             r++;
-    put(p, r, t, t->bytes, placed);
-    if (t->comp == HX_COMP_EMBED && last > 0 && hp->n_draft_layer > 0)
-        put(p, last, t, t->bytes, placed);
+    put(p, r, comp, bytes);
+    if (comp == HX_COMP_EMBED && last > 0 && hp->n_draft_layer > 0)
+        put(p, last, comp, bytes);
 }
 
-static int place_part(struct hx_placement *p, const struct hx_hparams *hp, const struct part *t,
-                      bool scale, struct hx_error *err)
-{
-    int64_t placed = 0;
-    p->n_tensors[t->comp]++;
-    p->bytes[t->comp] += t->bytes;
-    if (t->spec->home == HX_HOME_NVME) {
-        p->file_bytes += t->bytes;
-        p->host_bytes += scale ? t->bytes : 0;
-        return 0;
-    }
-    int r = 0;
-    if (layouts[p->layout].stages)
-        place_stage(p, hp, t, &placed);
-    else
-        r = place_slices(p, t, &placed, err);
-    p->copies += placed - t->bytes;
-    return r;
-}
-
-/* parts: shapes of the stored tensors, dtype and n_dims 0 where there is none. */
+/* Parts with n_dims 0 are not there. */
 static int place_weight(struct hx_placement *p, const struct hx_hparams *hp,
-                        const struct hx_tensor_need *need, const struct hx_tensor *parts,
+                        const struct hx_tensor_need *need, const struct hx_weight *w,
                         struct hx_error *err)
 {
-    enum hx_split split = need->spec->split;
-    /* w1 and w3 are cut along their outputs, w2 along its inputs. */
-    bool down = need->spec->role == HX_T_EXPERT_W2;
-    bool by_column = split == HX_SPLIT_COLUMN || (split == HX_SPLIT_EXPERT && down);
+    const struct hx_cut whole = {-1, 0, 0};
+    enum hx_component comp = component_of(hp, need->spec->role, need->layer);
+    bool on_drive = need->spec->home == HX_HOME_NVME, stages = layouts[p->layout].stages;
     for (int i = 0; i < HX_PART_MAX; i++) {
-        const struct hx_tensor *t = &parts[i];
-        if (t->n_dims == 0)
+        if (w->part[i].n_dims == 0)
             continue;
-        struct part q = {.spec = need->spec,
-                         .name = need->name,
-                         .comp = component_of(hp, need->spec->role, need->layer),
-                         .layer = need->layer,
-                         .expert = need->expert,
-                         .n_inner = down ? need->n_in : need->n_out,
-                         .cut = split != HX_SPLIT_NONE,
-                         .bytes = (int64_t)hx_dtype_size(t->dtype)};
-        for (int d = 0; d < t->n_dims; d++)
-            q.bytes *= t->ne[d];
-        if (i == HX_PART_SUH)
-            q.cut = q.cut && by_column;
-        else if (i == HX_PART_SVH || i == HX_PART_BIAS)
-            q.cut = q.cut && !by_column;
-        q.extent = t->n_dims == 1 ? t->ne[0] : t->ne[by_column];
-        int r = place_part(p, hp, &q, i == HX_PART_SCALE, err);
-        if (r < 0)
-            return r;
+        size_t bytes = hx_cut_bytes(&w->part[i], &whole);
+        p->n_tensors[comp]++;
+        p->bytes[comp] += (int64_t)bytes;
+        if (on_drive) {
+            p->file_bytes += (int64_t)bytes;
+            p->host_bytes += i == HX_PART_SCALE ? (int64_t)bytes : 0;
+            continue;
+        }
+        p->copies -= (int64_t)bytes; /* the first one is none */
+        if (stages)
+            place_stage(p, hp, w, comp, bytes);
+    }
+    for (int r = 0; !stages && !on_drive && r < p->n_ranks; r++) {
+        const struct hx_slice slice = {r, p->n_ranks};
+        struct hx_cut cut[HX_PART_MAX];
+        struct hx_weight part;
+        int e = hx_slice_weight(&slice, need, w, &part, cut, err);
+        if (e < 0)
+            return hx_wrap(err, e, "layout %s", hx_layout_name(p->layout));
+        for (int i = 0; i < HX_PART_MAX; i++) {
+            if (w->part[i].n_dims > 0)
+                put(p, r, comp, hx_cut_bytes(&w->part[i], &cut[i]));
+        }
     }
     return 0;
 }
@@ -199,27 +139,16 @@ static int place_weight(struct hx_placement *p, const struct hx_hparams *hp,
 struct config_walk {
     struct hx_placement *p;
     const struct hx_hparams *hp;
+    const uint8_t *bits; /* [n_layer] of the experts; NULL: FP4 */
     struct hx_error *err;
 };
 
-static int place_released(void *user, const struct hx_tensor_need *need)
+static int place_shape(void *user, const struct hx_tensor_need *need)
 {
     struct config_walk *k = user;
-    struct hx_tensor part[HX_PART_MAX] = {0};
-    int64_t o = need->n_out, n = need->n_in;
-    if (need->spec->naming == HX_NAME_BARE)
-        part[HX_PART_DATA] = (struct hx_tensor){need->spec->dtype, o == 1 ? 1 : 2, {o, n, 1, 1}, 0};
-    if (need->spec->naming == HX_NAME_BARE && o == 1)
-        part[HX_PART_DATA].ne[0] = n;
-    if (need->spec->naming == HX_NAME_LINEAR) {
-        bool fp4 = need->spec->per_expert;
-        bool by_row = fp4 || need->spec->role == HX_T_ENGRAM_EMBED;
-        part[HX_PART_DATA] = (struct hx_tensor){
-            fp4 ? HX_DTYPE_I8 : HX_DTYPE_F8_E4M3, 2, {o, fp4 ? n / 2 : n, 1, 1}, NULL};
-        part[HX_PART_SCALE] = (struct hx_tensor){
-            HX_DTYPE_F8_E8M0, 2, {by_row ? o : (o + 31) / 32, (n + 31) / 32, 1, 1}, NULL};
-    }
-    return place_weight(k->p, k->hp, need, part, k->err);
+    bool exl3 = k->bits && need->layer >= 0 && need->layer < k->hp->n_layer;
+    const struct hx_weight w = hx_need_weight(need, exl3 ? k->bits[need->layer] : 0);
+    return place_weight(k->p, k->hp, need, &w, k->err);
 }
 
 /* Vision tower, aligner and the three image vectors (spec vision.md section 1), BF16. */
@@ -245,6 +174,10 @@ static int begin(struct hx_placement *p, const struct hx_hparams *hp, enum hx_la
     if (layouts[layout].stages && hp->n_layer < p->n_ranks)
         return hx_fail(err, -EINVAL, "layout %s: %d layers are fewer than %d stages",
                        hx_layout_name(layout), hp->n_layer, p->n_ranks);
+    const struct hx_slice slice = {0, layouts[layout].stages ? 1 : p->n_ranks};
+    int e = hx_slice_check(&slice, hp, err);
+    if (e < 0)
+        return hx_wrap(err, e, "layout %s", hx_layout_name(layout));
     for (int r = 0; r <= p->n_ranks; r++)
         p->first_layer[r] = layouts[layout].stages ? hp->n_layer * r / p->n_ranks
                             : r == 0               ? 0
@@ -252,14 +185,14 @@ static int begin(struct hx_placement *p, const struct hx_hparams *hp, enum hx_la
     return 0;
 }
 
-int hx_place_config(const struct hx_hparams *hp, const struct hx_maps *maps, enum hx_layout layout,
-                    struct hx_placement *out, struct hx_error *err)
+int hx_place_config(const struct hx_hparams *hp, const struct hx_maps *maps, const uint8_t *bits,
+                    enum hx_layout layout, struct hx_placement *out, struct hx_error *err)
 {
     struct hx_placement p;
-    struct config_walk k = {&p, hp, err};
+    struct config_walk k = {&p, hp, bits, err};
     int r = begin(&p, hp, layout, err);
     if (r == 0)
-        r = hx_tensors_each(hp, maps, place_released, &k);
+        r = hx_tensors_each(hp, maps, place_shape, &k);
     if (r == 0) {
         count_vision(&p, hp);
         *out = p;
@@ -281,7 +214,7 @@ static int place_bound(void *user, const struct hx_tensor_need *need)
 {
     struct folder_walk *k = user;
     const struct hx_weight *w = &k->b->weight[k->next++];
-    int r = place_weight(k->p, &k->b->hp, need, w->part, k->err);
+    int r = place_weight(k->p, &k->b->hp, need, w, k->err);
     if (r == 0 && w->format == HX_FORMAT_EXL3 && w->codebook != HX_CODEBOOK_3INST) {
         /* The codebook marker is stored, but not loaded. */
         enum hx_component c = component_of(&k->b->hp, w->role, w->layer);

@@ -34,8 +34,9 @@ struct hx_placement {
     int first_layer[HX_PLACE_MAX_RANKS +
                     1]; /* layers of rank r: first[r] to first[r + 1] - 1; draft
                            layers belong to the last rank (PP) or to all */
-    int64_t n_tensors[HX_COMP_MAX], bytes[HX_COMP_MAX];  /* stored */
-    int64_t rank_bytes[HX_PLACE_MAX_RANKS][HX_COMP_MAX]; /* device memory */
+    int64_t n_tensors[HX_COMP_MAX], bytes[HX_COMP_MAX];   /* stored */
+    int64_t rank_bytes[HX_PLACE_MAX_RANKS][HX_COMP_MAX];  /* on the device */
+    int64_t rank_memory[HX_PLACE_MAX_RANKS][HX_COMP_MAX]; /* the same as the loader lays them out */
     int64_t copies;     /* device bytes beyond one of each: what more than one rank holds */
     int64_t host_bytes; /* Engram scales in memory */
     int64_t file_bytes; /* Engram tables, read from the drive */
@@ -45,14 +46,13 @@ const char *hx_layout_name(enum hx_layout l);
 enum hx_layout hx_layout_parse(const char *name); /* HX_LAYOUT_MAX: unknown */
 const char *hx_component_name(enum hx_component c);
 
-/* The configuration in the storage formats of the release: FP8 matrices, FP4 experts, vision tower
- * included. -EINVAL: the layout does not divide a tensor (named). */
-int hx_place_config(const struct hx_hparams *hp, const struct hx_maps *maps, enum hx_layout layout,
-                    struct hx_placement *out, struct hx_error *err) HX_MUST;
+/* The configuration in the storage formats of the release: FP8 matrices, FP4 experts (EXL3 of
+ * bits[layer] bits instead, if bits is given), vision tower included. -EINVAL: the layout does not
+ * divide a tensor (named). */
+int hx_place_config(const struct hx_hparams *hp, const struct hx_maps *maps, const uint8_t *bits,
+                    enum hx_layout layout, struct hx_placement *out, struct hx_error *err) HX_MUST;
 /* The tensors that a folder really has. */
 int hx_place_folder(const char *dir, enum hx_layout layout, struct hx_placement *out,
                     struct hx_error *err) HX_MUST;
-/* Blocks of 128 inner columns of expert e on rank r of n, of n_blocks in all (decisions.md 8). */
-int hx_place_expert_blocks(int n_blocks, int n_ranks, int rank, int expert);
 
 #endif

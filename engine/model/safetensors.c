@@ -360,3 +360,40 @@ int hx_st_read(const struct hx_st_file *f, const struct hx_st_tensor *t, void *o
     int r = hx_file_pread(f->fd, f->path, out, t->size, t->offset, err);
     return r < 0 ? hx_wrap(err, r, "tensor '%s'", t->name) : 0;
 }
+
+#define PIECE ((size_t)4 << 20) /* bytes read at once where the part is not contiguous */
+
+int hx_st_read_part(const struct hx_st_file *f, const struct hx_st_tensor *t, int dim, int64_t from,
+                    int64_t to, void *out, struct hx_error *err)
+{
+    if (f->fd < 0)
+        return hx_fail(err, -EBADF, "%s: only the header is open", f->path);
+    if (dim < 0 || dim >= t->n_dims || from < 0 || from > to || to > t->ne[dim])
+        return hx_fail(err, -EINVAL, "%s: tensor '%s': no elements %lld to %lld of dimension %d",
+                       f->path, t->name, (long long)from, (long long)to, dim);
+    size_t outer = 1, inner = hx_dtype_size(t->dtype);
+    for (int i = 0; i < t->n_dims; i++)
+        *(i < dim ? &outer : &inner) *= i == dim ? 1 : (size_t)t->ne[i];
+    size_t row = (size_t)t->ne[dim] * inner, skip = (size_t)from * inner,
+           have = (size_t)(to - from) * inner;
+    if (have == 0 || outer == 0)
+        return 0;
+    int r = 0;
+    if (outer == 1 || have == row) {
+        r = hx_file_pread(f->fd, f->path, out, outer == 1 ? have : t->size, t->offset + skip, err);
+        return r < 0 ? hx_wrap(err, r, "tensor '%s'", t->name) : 0;
+    }
+    size_t rows = row < PIECE ? PIECE / row : 1;
+    rows = rows < outer ? rows : outer;
+    uint8_t *piece = malloc(rows * row);
+    if (!piece)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    for (size_t at = 0; r == 0 && at < outer; at += rows) {
+        size_t n = outer - at < rows ? outer - at : rows;
+        r = hx_file_pread(f->fd, f->path, piece, n * row, t->offset + at * row, err);
+        for (size_t i = 0; r == 0 && i < n; i++)
+            memcpy((uint8_t *)out + (at + i) * have, piece + i * row + skip, have);
+    }
+    free(piece);
+    return r < 0 ? hx_wrap(err, r, "tensor '%s'", t->name) : 0;
+}

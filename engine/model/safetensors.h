@@ -37,6 +37,9 @@ const struct hx_st_tensor *hx_st_find(const struct hx_st_file *f,
                                       const char *name); /* NULL: none */
 int hx_st_read(const struct hx_st_file *f, const struct hx_st_tensor *t, void *out,
                struct hx_error *err) HX_MUST;
+/* Elements from to to - 1 of dimension dim, packed. */
+int hx_st_read_part(const struct hx_st_file *f, const struct hx_st_tensor *t, int dim, int64_t from,
+                    int64_t to, void *out, struct hx_error *err) HX_MUST;
 
 /* Writer: add tensors (data is borrowed until the write), then write once, atomically. */
 struct hx_st_writer;

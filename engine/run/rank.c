@@ -78,7 +78,7 @@ int hx_rank_open(const struct hx_rank_options *opt, struct hx_rank **out, struct
     if (e == 0)
         e = r->be->open(0, &r->dev, err);
     if (e == 0) {
-        struct hx_model_options mo = {r->be, r->dev, weights_progress, &r->opt};
+        struct hx_model_options mo = {r->be, r->dev, weights_progress, &r->opt, opt->slice};
         e = hx_model_open(opt->model_dir, &mo, &r->model, err);
     }
     if (e == 0) {

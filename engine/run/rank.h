@@ -12,8 +12,9 @@ struct hx_rank_options {
     const char *model_dir;
     const char *backend;
     enum hx_mode mode;
-    int max_tok; /* rows of one pass, all sequences together */
-    int max_seq; /* sequences in one pass */
+    struct hx_slice slice; /* rank of a model cut into ranks; zero: the whole model */
+    int max_tok;           /* rows of one pass, all sequences together */
+    int max_seq;           /* sequences in one pass */
     int64_t max_context;
     bool drafts; /* with the drafter, if the model has one */
     struct hx_kv_options kv;

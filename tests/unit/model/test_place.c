@@ -9,51 +9,8 @@
 
 #include "base/file.h"
 #include "model/place.h"
-
-/* The released values as far as placement needs them. */
-static struct hx_hparams released(void)
-{
-    struct hx_hparams h = {
-        .n_vocab = 129280,
-        .n_embd = 5120,
-        .n_layer = 40,
-        .n_head = 64,
-        .head_dim = 512,
-        .rope_dim = 64,
-        .q_lora = 1280,
-        .o_lora = 1024,
-        .o_groups = 8,
-        .n_kv_source = 4,
-        .kv_source_id = {2, 8, 14, 20},
-        .n_index_source = 8,
-        .index_source_id = {2, 8, 14, 20, 24, 28, 32, 36},
-        .index_n_head = 32,
-        .index_head_dim = 128,
-        .index_topk = 512,
-        .candidate_source = 20,
-        .candidate_blocks = 2048,
-        .candidate_block = 8,
-        .n_expert = 384,
-        .n_expert_used = 6,
-        .n_ff = 2304,
-        .hc_mult = 4,
-        .n_engram = 2,
-        .engram_layer = {1, 14},
-        .engram_rows = {384006168, 384016682},
-        .engram_ngram = 4,
-        .engram_n_head = 8,
-        .engram_dim = 256,
-        .n_draft_layer = 3,
-        .n_target = 3,
-        .target_layer = {37, 38, 39},
-        .markov_rank = 256,
-        .draft_n_expert = 128,
-        .draft_n_expert_used = 3,
-        .vision = {.n_layer = 32, .n_embd = 1024, .n_ff = 2816, .patch = 14, .downsample = 3}};
-    for (int i = 2; i < 40; i++)
-        h.ratio[i] = i < 20 ? 2 : 1;
-    return h;
-}
+#include "model/slice.h"
+#include "released.h"
 
 static struct hx_placement place(enum hx_layout layout)
 {
@@ -61,7 +18,8 @@ static struct hx_placement place(enum hx_layout layout)
     struct hx_maps maps;
     struct hx_placement p;
     struct hx_error err;
-    if (hx_maps_derive(&h, &maps, &err) < 0 || hx_place_config(&h, &maps, layout, &p, &err) < 0)
+    if (hx_maps_derive(&h, &maps, &err) < 0 ||
+        hx_place_config(&h, &maps, NULL, layout, &p, &err) < 0)
         fail_msg("%s", err.text);
     return p;
 }
@@ -150,8 +108,8 @@ static void test_expert_blocks(void **state)
     (void)state;
     for (int e = 0; e < 12; e++) {
         for (int r = 0; r < 4; r++) {
-            assert_int_equal(hx_place_expert_blocks(18, 4, r, e), want[e % 4][r]);
-            assert_int_equal(hx_place_expert_blocks(1, 4, r, e), r == e % 4);
+            assert_int_equal(hx_slice_expert_blocks(18, 4, r, e), want[e % 4][r]);
+            assert_int_equal(hx_slice_expert_blocks(1, 4, r, e), r == e % 4);
         }
     }
 }
@@ -165,12 +123,12 @@ static void test_layout_that_does_not_divide(void **state)
     (void)state;
     h.n_ff = 2304 + 32;
     assert_int_equal(hx_maps_derive(&h, &maps, &err), 0);
-    assert_int_equal(hx_place_config(&h, &maps, HX_LAYOUT_CPU, &p, &err), 0);
-    assert_int_equal(hx_place_config(&h, &maps, HX_LAYOUT_TP4, &p, &err), -EINVAL);
+    assert_int_equal(hx_place_config(&h, &maps, NULL, HX_LAYOUT_CPU, &p, &err), 0);
+    assert_int_equal(hx_place_config(&h, &maps, NULL, HX_LAYOUT_TP4, &p, &err), -EINVAL);
     assert_non_null(strstr(err.text, "layers.0.ffn.experts.0.w1"));
     h = released();
     h.n_layer = 3;
-    assert_int_equal(hx_place_config(&h, &maps, HX_LAYOUT_PP4, &p, &err), -EINVAL);
+    assert_int_equal(hx_place_config(&h, &maps, NULL, HX_LAYOUT_PP4, &p, &err), -EINVAL);
 }
 
 static void test_folder(void **state)
@@ -184,7 +142,7 @@ static void test_folder(void **state)
         fail_msg("%s", err.text);
     assert_int_equal(hx_hparams_load("tests/vectors/model", &h, &err), 0);
     assert_int_equal(hx_maps_derive(&h, &maps, &err), 0);
-    assert_int_equal(hx_place_config(&h, &maps, HX_LAYOUT_TP4, &config, &err), 0);
+    assert_int_equal(hx_place_config(&h, &maps, NULL, HX_LAYOUT_TP4, &config, &err), 0);
     assert_memory_equal(&folder, &config, sizeof(folder));
 }
 
