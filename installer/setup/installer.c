@@ -115,6 +115,9 @@ static enum hx_ui_reply ask_check(struct install *in)
         .help = "The whole stick is read and compared with what it should hold.",
         .standard = "yes",
         .unattended = true};
+    /* Without anybody to see it: the installation itself reads all of it before it writes. */
+    if (s->scripted)
+        return HX_UI_NEXT;
     enum hx_ui_reply reply = hx_ui_confirm(s->ui, &q, &yes);
     if (reply != HX_UI_NEXT)
         return reply;
@@ -345,6 +348,8 @@ static enum hx_ui_reply say_done(struct install *in)
     enum hx_ui_reply reply =
         hx_ui_show(s->ui, "The system is installed. Remove the stick now, then go on: the machine "
                           "starts again from its disk and asks the rest.");
+    if (s->scripted)
+        printf("hx170 is installed on %s; the machine switches off\n", in->target->name);
     /* Nobody is there to remove the stick: starting again would start it once more. */
     if (reply == HX_UI_NEXT &&
         hx_setup_tool(s, s->scripted ? off : restart, LIST_MS, &rc, &out, &err) == 0)

@@ -301,7 +301,7 @@ static int ask_automatic(struct hx_setup *s, const struct options *o, bool insta
     char file[HX_ROOT_PATH], esp[HX_ROOT_PATH];
     find_answers(s, file);
     if (!*file)
-        return ask_locked(s, o, install, "");
+        return isatty(STDIN_FILENO) ? ask_locked(s, o, install, "") : EX_OK;
     int code = ask_locked(s, o, install, file);
     if (code == EX_OK && !install && hx_root_outside(s->root, ESP_ANSWERS, esp) == 0 &&
         strcmp(esp, file) == 0 && unlink(esp) < 0)
@@ -324,9 +324,11 @@ static int command_ask(struct hx_setup *s, const struct options *o)
     if (r < 0)
         return fail(r == -EBUSY ? EX_UNAVAILABLE : EX_CANTCREAT, &err);
     hx_media_mount(s);
-    int code = o->answers && strcmp(o->answers, "auto") == 0
+    /* On the stick's screens the answers were used before, by the service that has no terminal. */
+    bool used = install && o->n_words == 0, automatic = o->answers && !strcmp(o->answers, "auto");
+    int code = automatic && !used
                    ? ask_automatic(s, o, install)
-                   : ask_locked(s, o, install, o->answers ? o->answers : "");
+                   : ask_locked(s, o, install, o->answers && !automatic ? o->answers : "");
     hx_setup_unlock(lock);
     return code;
 }

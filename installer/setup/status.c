@@ -13,7 +13,7 @@
 #define CURRENT  HX_SETUP_MODELS "/current"
 
 static const char *const unit_names[HX_STATUS_UNITS] = {
-    "hx-config", "hx-driver", "hx-check", "hx-fetch", "hx-engine", "hx-update", "ssh"};
+    "hx-config", "hx-driver", "hx-check", "hx-fetch", "hx-engine", "ssh", "hx-update"};
 
 static void copy(struct hx_jv v, char *out, size_t size)
 {
@@ -106,8 +106,8 @@ static void read_units(const struct hx_commands *tools, struct hx_status *out)
                                        "hx-check.service",
                                        "hx-fetch.service",
                                        "hx-engine.service",
-                                       "hx-update.service",
                                        "ssh.service",
+                                       "hx-update@*.service",
                                        NULL};
     struct hx_command_result result = {0};
     struct hx_error err;

@@ -169,6 +169,8 @@ int hx_status_text(const struct hx_status *s, struct hx_buf *out)
         hx_buf_printf(out, "What now:  %s\n", what);
     if (s->box_broken)
         hx_buf_printf(out, "Reason:    %s\n", s->box_error);
+    if (engine_ready(s) && *s->unit[U_ENGINE].text)
+        hx_buf_printf(out, "Engine:    %s\n", s->unit[U_ENGINE].text);
     put_fetch(s, out);
     put_connect(s, out);
     if (*s->checks_error)

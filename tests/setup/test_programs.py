@@ -106,10 +106,10 @@ def test_previous(machine):
 
 # ---- hx ------------------------------------------------------------------------------------------
 
-def units(machine, tmp_path, **states):
+def units(machine, tmp_path, texts={}, **states):
     """Recorded answers with these unit states."""
-    order = ["config", "driver", "check", "fetch", "engine", "update", "ssh"]
-    text = "\n\n".join(f"ActiveState={states.get(u, 'active' if u == 'ssh' else 'inactive')}\nResult=success\nStatusText="
+    order = ["config", "driver", "check", "fetch", "engine", "ssh", "update"]
+    text = "\n\n".join(f"ActiveState={states.get(u, 'active' if u == 'ssh' else 'inactive')}\nResult=success\nStatusText={texts.get(u, '')}"
                        for u in order) + "\n"
     table = json.loads((VECTORS / "commands.json").read_text())
     table["commands"].insert(0, {"argv": ["systemctl", "show", "--property=ActiveState,Result,StatusText"] + ["*"] * 7,
@@ -152,6 +152,12 @@ def test_status(machine, tmp_path, name, states, fetch, configured, code, head):
     assert data["level"] == ["ok", "working", "todo", "fault"][code]
     if fetch:
         assert data["download"]["percent"] == fetch["percent"]
+
+
+def test_status_tells_demo_mode(machine, tmp_path):
+    machine.run("hx-setup", "--answers", str(VECTORS / "answers.conf"))
+    commands = units(machine, tmp_path, {"engine": "Serving. DEMO MODE: no card"}, engine="active")
+    assert "\nEngine:    Serving. DEMO MODE: no card\n" in machine.run("hx", "--commands", commands).stdout
 
 
 def test_reset_asks(machine):

@@ -68,6 +68,16 @@ for unit in etc/systemd/*.service; do
     fi
 done
 
+# A unit's conditions are not looked at when a service restarts by itself: what ends such a service has to be an
+# ExecCondition or an exit status.
+for unit in etc/systemd/*.service; do
+    if grep -q '^Restart=always' "$unit" && grep -q '^Condition[A-Za-z]*=!' "$unit"; then
+        bad "$(basename "$unit"): Restart=always never looks at its $(grep -m1 '^Condition[A-Za-z]*=!' "$unit") again"
+    else
+        ok
+    fi
+done
+
 # Nobody's service may listen to the outside but sshd; the engine's socket is on the loopback address.
 if grep -hE '^Listen(Stream|Datagram)=' etc/systemd/*.socket | grep -vE '=(127\.0\.0\.1:|\[::1\]:|/)'; then
     bad "a socket listens on more than the loopback address"
