@@ -13,6 +13,7 @@
 #include "base/file.h"
 
 #define RECORD    "/var/lib/hx170/check/last-good"
+#define GIVEN_UP  "/var/lib/hx170/check/given-up"
 #define BOX_CONF  "/var/lib/hx170/config/box.conf"
 #define RENDERED  "/run/hx170/hostname"
 #define TEXT_MAX  (4u << 20)
@@ -134,6 +135,27 @@ int hx_health_record_write(const struct hx_root *root, const struct hx_health *n
     int n = snprintf(text, sizeof(text), "cards = %d\nengine = %s\n", now->n_cards,
                      now->engine ? "yes" : "no");
     return hx_file_replace(path, text, (size_t)n, err);
+}
+
+int hx_health_give_up(const struct hx_root *root, const char *version, const char *reason,
+                      struct hx_error *err)
+{
+    char path[HX_ROOT_PATH], text[256];
+    if (hx_root_outside(root, GIVEN_UP, path) < 0)
+        return hx_fail(err, -ENOENT, GIVEN_UP ": its folder is missing");
+    int n = snprintf(text, sizeof(text), "%.40s: %.200s\n", version, reason);
+    return hx_file_replace(path, text, (size_t)n, err);
+}
+
+bool hx_health_given_up(const struct hx_root *root, const char *version, char *reason, size_t size)
+{
+    char text[256];
+    size_t n = strlen(version);
+    if (hx_root_text(root, GIVEN_UP, text, sizeof(text)) < 0 || strncmp(text, version, n) != 0 ||
+        strncmp(text + n, ": ", 2) != 0)
+        return false;
+    snprintf(reason, size, "%.*s", (int)strcspn(text + n + 2, "\n"), text + n + 2);
+    return true;
 }
 
 const char *hx_health_missing(const struct hx_health *now, const struct hx_health_record *before)

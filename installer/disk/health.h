@@ -26,6 +26,11 @@ int hx_health_record_read(const struct hx_root *root, struct hx_health_record *o
                           struct hx_error *err) HX_MUST;
 int hx_health_record_write(const struct hx_root *root, const struct hx_health *now,
                            struct hx_error *err) HX_MUST;
+/* Why a start on trial was ended, kept for the version that comes after it. */
+int hx_health_give_up(const struct hx_root *root, const char *version, const char *reason,
+                      struct hx_error *err) HX_MUST;
+/* The reason that was kept for this version; false: none. */
+bool hx_health_given_up(const struct hx_root *root, const char *version, char *reason, size_t size);
 /* NULL: good; else what is missing. */
 const char *hx_health_missing(const struct hx_health *now, const struct hx_health_record *before);
 

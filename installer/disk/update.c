@@ -206,9 +206,10 @@ static void slot_hash(const struct hx_table *t, int root, char out[HX_ROOT_HASH_
     out[n] = '\0';
 }
 
-static int prove_standby(const struct hx_update_job *job, int root, struct hx_error *err)
+int hx_update_prove_standby(const struct hx_update_job *job, struct hx_error *err)
 {
     const struct hx_table *t = &job->system->table;
+    int root = job->system->slot ? HX_PART_ROOT_A : HX_PART_ROOT_B;
     char hash[HX_ROOT_HASH_HEX + 1];
     struct hx_extent data = {job->disk, hx_part_offset(t, root), hx_part_bytes(t, root)};
     struct hx_extent tree = {job->disk, hx_part_offset(t, root + 1), hx_part_bytes(t, root + 1)};
@@ -247,7 +248,7 @@ int hx_update_rollback(const struct hx_update_job *job, struct hx_error *err)
         /* An update that no start has taken yet is withdrawn; the running version stays. */
         r = hx_kernels_remove(job->esp, k->file, job->disk->watch, err);
     } else if (r == 0) {
-        r = prove_standby(job, job->system->slot ? HX_PART_ROOT_A : HX_PART_ROOT_B, err);
+        r = hx_update_prove_standby(job, err);
         if (r == 0)
             r = give_up_running(job, list, err);
     }

@@ -38,6 +38,11 @@ struct hx_update_status {
 int hx_update_status(const struct hx_system *system, const char *esp, struct hx_update_status *out,
                      struct hx_error *err) HX_MUST;
 
+/* What is wrong with the version of the other slot, whose tries are used up: its root is read and
+ * proven. 0: nothing is wrong with what lies there; -EBADMSG: damaged, err says where. Job without
+ * bundle. */
+int hx_update_prove_standby(const struct hx_update_job *job, struct hx_error *err) HX_MUST;
+
 /* The next start takes the system of the other slot, after its root was proven; the running one
  * stays as the last resort. A newer system there that was not started yet is withdrawn instead. Job
  * without bundle. -ENODATA: there is none that could start. */

@@ -44,7 +44,7 @@ static void help(FILE *to)
         "  BUNDLE         file or folder, as `make bundle` makes it\n"
         "  --key FILE     public key, PEM (ROOT" KEY ")\n"
         "  --wait S       waits up to S seconds until the system is healthy\n"
-        "  --late         keeps what was seen if all is well; a start on trial that is not well\n"
+        "  --late         keeps what was seen if all is well; a start that is still on trial then\n"
         "                 ends in a restart\n"
         "  --port N       of the engine, %d by default\n"
         "  --esp DIR      where the ESP is mounted (ROOT/efi)\n"
@@ -134,8 +134,12 @@ static int cmd_rollback(const struct options *opt, const struct hx_root *root, s
     if (r < 0)
         return r;
     struct hx_update_job job = {&s->system, &s->disk, s->esp, NULL, hx_cli_progress, &s->shown};
+    struct hx_error ignored;
     r = hx_update_rollback(&job, err);
     hx_cli_progress_end(&s->shown);
+    /* Only words for `status`. */
+    if (r == 0)
+        (void)!hx_health_give_up(root, s->system.version, "taken back with rollback", &ignored);
     if (r == 0)
         printf("the next start takes the other version\n");
     session_done(s);
@@ -152,15 +156,36 @@ static const char *trial_text(int left, char *buf, size_t size)
     return buf;
 }
 
+/* Why the other version is not taken, in *out; "" if it is not given up. */
+static void why_failed(const struct hx_root *root, struct session *s,
+                       const struct hx_update_status *st, char *out, size_t size)
+{
+    struct hx_update_job job = {&s->system, &s->disk, s->esp, NULL, hx_cli_progress, &s->shown};
+    struct hx_error err;
+    out[0] = '\0';
+    if (!st->standby[0] || st->standby_left != 0 ||
+        hx_health_given_up(root, st->standby, out, size))
+        return;
+    int r = hx_update_prove_standby(&job, &err);
+    hx_cli_progress_end(&s->shown);
+    if (r < 0)
+        snprintf(out, size, "what lies on the drive cannot be started: %.150s", err.text);
+    else
+        snprintf(out, size,
+                 "its starts never got as far as the health check; the drive is in order");
+}
+
 static int cmd_status(const struct options *opt, const struct hx_root *root, struct hx_error *err)
 {
     struct session *s;
     struct hx_update_status st;
-    char a[48], b[48];
+    char a[48], b[48], why[256] = "";
     int r = session_open(opt, root, HX_DISK_READ, &s, err);
     if (r < 0)
         return r;
     r = hx_update_status(&s->system, s->esp, &st, err);
+    if (r == 0)
+        why_failed(root, s, &st, why, sizeof(why));
     if (r == 0 && opt->json) {
         struct hx_buf out = HX_BUF_INIT(4096);
         struct hx_json_writer w;
@@ -176,6 +201,8 @@ static int cmd_status(const struct options *opt, const struct hx_root *root, str
         hx_jw_str(&w, st.standby);
         hx_jw_key(&w, "other_state");
         hx_jw_str(&w, st.standby[0] ? trial_text(st.standby_left, b, sizeof(b)) : "empty");
+        hx_jw_key(&w, "other_reason");
+        hx_jw_str(&w, why);
         hx_jw_key(&w, "next");
         hx_jw_str(&w, st.next_is_standby ? st.standby : s->system.version);
         hx_jw_end_object(&w);
@@ -185,14 +212,17 @@ static int cmd_status(const struct options *opt, const struct hx_root *root, str
         printf("running  %-12s %s\n", s->system.version, trial_text(st.left, a, sizeof(a)));
         printf("other    %-12s %s\n", st.standby[0] ? st.standby : "-",
                st.standby[0] ? trial_text(st.standby_left, b, sizeof(b)) : "empty");
+        if (why[0])
+            printf("         %s failed: %s\n", st.standby, why);
         printf("next     %s\n", st.next_is_standby ? st.standby : s->system.version);
     }
     session_done(s);
     return r;
 }
 
+/* *version: of the system that runs. */
 static int on_trial(const struct options *opt, const struct hx_root *root, bool *out,
-                    struct hx_error *err)
+                    char version[HX_VERSION_MAX], struct hx_error *err)
 {
     struct session *s;
     struct hx_update_status st;
@@ -201,6 +231,7 @@ static int on_trial(const struct options *opt, const struct hx_root *root, bool 
         return r;
     r = hx_update_status(&s->system, s->esp, &st, err);
     *out = r == 0 && st.left >= 0;
+    snprintf(version, HX_VERSION_MAX, "%s", s->system.version);
     session_done(s);
     return r;
 }
@@ -240,18 +271,27 @@ static int cmd_health(const struct options *opt, const struct hx_root *root, str
             break;
         sleep(POLL_S);
     }
-    if (!missing) {
+    bool trial = false;
+    char version[HX_VERSION_MAX] = "";
+    int r = 0;
+    if (missing || opt->late)
+        r = on_trial(opt, root, &trial, version, missing ? err : &first);
+    /* By then a start that is all right was blessed, which takes the counter off. */
+    const char *fault = missing              ? missing
+                        : trial && opt->late ? "it did not come to its end in time"
+                                             : NULL;
+    if (!fault) {
         printf("healthy: %d cards, the engine %s\n", now.n_cards,
                now.engine ? "answers" : "does not answer");
         return opt->late ? hx_health_record_write(root, &now, err) : 0;
     }
-    bool trial = false;
-    int r = on_trial(opt, root, &trial, err);
     if (r == 0 && trial && (opt->late || opt->wait_s >= LATE)) {
-        fprintf(stderr, "hx-update: this start is given up: %s\n", missing);
+        fprintf(stderr, "hx-update: this start is given up: %s\n", fault);
+        if (hx_health_give_up(root, version, fault, &first) < 0)
+            fprintf(stderr, "hx-update: warning: the reason cannot be kept: %s\n", first.text);
         return restart(root, err);
     }
-    return r < 0 ? r : hx_fail(err, -EAGAIN, "not healthy: %s", missing);
+    return r < 0 ? r : hx_fail(err, -EAGAIN, "not healthy: %s", fault);
 }
 
 static int cmd_reset(const struct options *opt, const struct hx_root *root, const char *name,

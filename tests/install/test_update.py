@@ -25,7 +25,8 @@ def test_install_and_back(installed):
     assert [p["name"] for p in parts][1:5] == ["root_1.2", "rootv_1.2", "root_1.10", "rootv_1.10"]
     assert "No errors detected" in tool("/usr/sbin/sfdisk", "--verify", m.device("nvme0n1"))
     state = json.loads(m.update("status", "--json")[1])
-    assert state == {"version": "1.2", "state": "good", "on_trial": False, "other": "1.10", "other_state": "on trial, 3 starts left", "next": "1.10"}
+    assert state == {"version": "1.2", "state": "good", "on_trial": False, "other": "1.10", "other_state": "on trial, 3 starts left", "other_reason": "",
+                     "next": "1.10"}
     # The boot loader counts, the start is blessed.
     os.rename(m.esp / "EFI/Linux/hx170_1.10+3.efi", m.esp / "EFI/Linux/hx170_1.10+2-1.efi")
     m.run_from("nvme0n1", "1.10", root_hash)
@@ -209,6 +210,68 @@ def test_start_on_trial_is_given_up(installed):
     os.rename(m.esp / "EFI/Linux/hx170_1.2+2-1.efi", m.esp / "EFI/Linux/hx170_1.2.efi")
     status, out, err = m.update("health", "--late", "--port", "1")
     assert status == 75 and out == ""
+
+
+def why(machine):
+    return json.loads(machine.update("status", "--json")[1])["other_reason"]
+
+
+def test_reason_of_a_failed_update(installed):
+    """What the version after it says about a version that was given up."""
+    m = installed
+    bundle, root_hash = m.make_bundle()
+    assert m.update("install", bundle)[0] == 0
+    assert why(m) == ""
+    trial, failed = m.esp / "EFI/Linux/hx170_1.10+0-3.efi", m.esp / "EFI/Linux/hx170_1.10+2-1.efi"
+    os.rename(m.esp / "EFI/Linux/hx170_1.10+3.efi", failed)
+    m.run_from("nvme0n1", "1.10", root_hash)
+    healthy(m)
+    m.put("proc/net/tcp", "")
+    assert m.update("health", "--wait", "0", "--late", "--port", "1")[1] == "restart\n"
+    os.rename(failed, trial)
+    m.run_from("nvme0n1", "1.2", m.hash)
+    assert why(m) == "SSH does not listen"
+    assert "1.10 failed: SSH does not listen" in m.update("status")[1]
+    # Nothing was kept: the drive itself is asked.
+    (m.root / "var/lib/hx170/check/given-up").unlink()
+    assert why(m) == "its starts never got as far as the health check; the drive is in order"
+    with open(m.device("nvme0n1"), "r+b") as f:
+        f.seek((1 + 1024 + 2048 + 64) * MIB + 70_000)
+        f.write(b"damaged")
+    assert "what lies on the drive cannot be started" in why(m) and "block 17 of the system is damaged" in why(m)
+
+
+def test_healthy_start_that_does_not_end(installed):
+    """All is well but the counter is still there when the timer comes: something is stuck."""
+    m = installed
+    healthy(m)
+    os.rename(m.esp / "EFI/Linux/hx170_1.2.efi", m.esp / "EFI/Linux/hx170_1.2+2-1.efi")
+    assert m.update("health", "--port", "1")[0] == 0
+    status, out, err = m.update("health", "--late", "--port", "1")
+    assert status == 0 and out == "restart\n" and "it did not come to its end in time" in err
+    assert not (m.root / "var/lib/hx170/check/last-good").exists()
+
+
+def test_reason_of_a_rollback(installed):
+    m = installed
+    bundle, root_hash = m.make_bundle()
+    assert m.update("install", bundle)[0] == 0
+    os.rename(m.esp / "EFI/Linux/hx170_1.10+3.efi", m.esp / "EFI/Linux/hx170_1.10.efi")
+    m.run_from("nvme0n1", "1.10", root_hash)
+    healthy(m)
+    assert m.update("rollback")[0] == 0
+    m.run_from("nvme0n1", "1.2", m.hash)
+    assert why(m) == "taken back with rollback"
+
+
+def test_start_without_state_is_given_up(installed):
+    """Nothing of /var is there to keep the reason; the start ends all the same."""
+    m = installed
+    m.put("proc/self/mountinfo", "")
+    os.rename(m.esp / "EFI/Linux/hx170_1.2.efi", m.esp / "EFI/Linux/hx170_1.2+1-2.efi")
+    status, out, err = m.update("health", "--late", "--port", "1")
+    assert status == 0 and out == "restart\n"
+    assert "the state partition is not mounted" in err and "the reason cannot be kept" in err
 
 
 def test_record_that_is_damaged_condemns_nobody(installed):
