@@ -315,7 +315,10 @@ static int serve(int fd, sigset_t *set, struct hx_error *err)
     if (r == 0) {
         hx_log(HX_LOG_NOTICE, "server", "ready on %s, effort table %s", server.opt.listen,
                server.opt.effort_table == HX_EFFORT_RELEASE ? "release" : "legacy");
-        sd_notify(0, "READY=1\nSTATUS=Serving");
+        const char *demo = hx_server_demo(&server);
+        if (*demo)
+            hx_log(HX_LOG_WARN, "server", "%s", demo);
+        sd_notifyf(0, "READY=1\nSTATUS=Serving%s%s", *demo ? ". " : "", demo);
     } else {
         hx_http_stop(server.http);
     }

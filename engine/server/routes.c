@@ -78,12 +78,23 @@ static const char *effort_table(const struct hx_server *s)
     return s->opt.effort_table == HX_EFFORT_RELEASE ? "release" : "legacy";
 }
 
+const char *hx_server_demo(const struct hx_server *s)
+{
+    bool cpu = strcmp(s->opt.backend, "cpu") == 0;
+    if (s->info.demo)
+        return "DEMO MODE: the weights of this model are made up, its text is noise";
+    return cpu ? "DEMO MODE: the processor computes, no card is used" : "";
+}
+
 static void version(struct hx_server *s, struct hx_exchange *x, const char *rest)
 {
-    const char *const rows[][2] = {
-        {"version", HX_BUILD_VERSION},         {"build", HX_BUILD_VARIANT},
-        {"engine", s->info.fingerprint},       {"lock_id", s->info.lock_id},
-        {"model_files", s->info.verification}, {"effort_table", effort_table(s)}};
+    const char *const rows[][2] = {{"version", HX_BUILD_VERSION},
+                                   {"build", HX_BUILD_VARIANT},
+                                   {"engine", s->info.fingerprint},
+                                   {"lock_id", s->info.lock_id},
+                                   {"model_files", s->info.verification},
+                                   {"effort_table", effort_table(s)},
+                                   {"demo", hx_server_demo(s)}};
     struct hx_buf out = HX_BUF_INIT(1 << 16);
     struct hx_json_writer w;
     (void)rest;

@@ -59,6 +59,9 @@ int hx_tokenize_answer(struct hx_server *s, struct hx_jv body, struct hx_buf *ou
                        struct hx_error *err) HX_MUST;
 int hx_detokenize_answer(struct hx_server *s, struct hx_jv body, struct hx_buf *out,
                          struct hx_error *err) HX_MUST;
+/* "DEMO MODE: ..." if the answers are none of a model on cards, else "". For the log, the service
+ * manager and /version. */
+const char *hx_server_demo(const struct hx_server *s);
 bool hx_model_known(const struct hx_server *s, const char *name, size_t len);
 
 #endif

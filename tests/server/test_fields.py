@@ -167,6 +167,7 @@ def test_model_entry(demo):
 def test_version(demo):
     v = demo.get("/version").json()
     assert v["version"] and v["effort_table"] == "release" and "lock_id" in v and v["model_files"] == "unknown"
+    assert v["demo"].startswith("DEMO MODE")
 
 
 def test_metrics(demo):
