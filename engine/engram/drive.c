@@ -11,7 +11,7 @@
 #define BATCH       64    /* jobs taken or completions handled at a time */
 #define TICK_US     50000 /* ages of reads are looked at this often */
 #define RETRY_S     1e-3
-#define TOGETHER    16
+#define TOGETHER    8
 #define TOGETHER_US 300
 #define STORM_S     1.0
 #define SOFT_MAX    1000 /* refusals that mean "later", for one row */
@@ -245,7 +245,7 @@ static int issue_slot(struct hx_engram_drive *d, uint32_t i, int file)
 }
 
 /* A free slot is there. */
-static void issue(struct hx_engram_drive *d, struct hx_engram_job *j)
+static void issue(struct hx_engram_drive *d, struct hx_engram_job *j, double now)
 {
     int table = j->flight->table, file = d->file_of[table];
     const struct hx_engram_table *t = &d->s->table[table];
@@ -254,7 +254,7 @@ static void issue(struct hx_engram_drive *d, struct hx_engram_job *j)
     uint32_t i = d->free_slot[--d->n_free];
     j->n_reads++;
     d->slot[i] = (struct hx_engram_slot){.job = j,
-                                         .issued = hx_engram_now(),
+                                         .issued = now,
                                          .offset = w.offset,
                                          .len = w.len,
                                          .skip = w.skip,
@@ -311,9 +311,31 @@ static void implausible(struct hx_engram_drive *d, struct hx_engram_job *j, cons
     pthread_mutex_unlock(&s->lock);
 }
 
-/* A completion. Returns the flight whose last row it brought, else NULL. */
-static struct hx_engram_flight *complete(struct hx_engram_drive *d,
-                                         const struct hx_engram_io_done *c, double now)
+/* What a batch of completions brought, before it is added up under the lock of the counters. */
+struct tally {
+    double us[BATCH]; /* [n] */
+    int n;
+    struct {
+        uint64_t reads, bytes, straddling;
+    } table[HX_ENGRAM_MAX_TABLES];
+};
+
+static void add_tally(struct hx_engram_drive *d, const struct tally *y)
+{
+    pthread_mutex_lock(&d->stats_mutex);
+    for (int t = 0; t < d->s->n_tables; t++) {
+        d->stats[t].reads_completed += y->table[t].reads;
+        d->stats[t].bytes_read += y->table[t].bytes;
+        d->stats[t].straddling_reads += y->table[t].straddling;
+    }
+    for (int i = 0; i < y->n; i++)
+        hx_engram_hist_add(&d->read_us, y->us[i]);
+    pthread_mutex_unlock(&d->stats_mutex);
+}
+
+/* A completion, seen at `now`. Returns the flight whose last row it brought, else NULL. */
+static struct hx_engram_flight *
+complete(struct hx_engram_drive *d, const struct hx_engram_io_done *c, double now, struct tally *y)
 {
     struct hx_engram_slot *sl = &d->slot[c->slot];
     struct hx_engram_job *j = sl->job;
@@ -356,13 +378,10 @@ static struct hx_engram_flight *complete(struct hx_engram_drive *d,
         read_failed(d, j, -res, NULL);
         return NULL;
     }
-    pthread_mutex_lock(&d->stats_mutex);
-    struct hx_engram_table_stats *st = &d->stats[j->flight->table];
-    st->reads_completed++;
-    st->bytes_read += sl->len;
-    st->straddling_reads += d->align > 1 && sl->len > (uint32_t)d->align;
-    hx_engram_hist_add(&d->read_us, (now - sl->issued) * 1e6);
-    pthread_mutex_unlock(&d->stats_mutex);
+    y->table[j->flight->table].reads++;
+    y->table[j->flight->table].bytes += sl->len;
+    y->table[j->flight->table].straddling += d->align > 1 && sl->len > (uint32_t)d->align;
+    y->us[y->n++] = (now - sl->issued) * 1e6;
     const char *what = take_row(d, sl, c->slot);
     free_slot(d, c->slot);
     if (what) {
@@ -396,14 +415,14 @@ static int take_jobs(struct hx_engram_drive *d, struct hx_engram_job **jobs, int
     return n;
 }
 
-static void issue_retries(struct hx_engram_drive *d, double now)
+static void issue_retries(struct hx_engram_drive *d, int room, double now)
 {
     struct hx_engram_job *j = d->retry.first;
-    for (int n = d->n_free; j && n > 0; n--) {
+    for (; j && room > 0; room--) {
         struct hx_engram_job *next = j->next;
         if (j->due <= now) {
             list_remove(&d->retry, j);
-            issue(d, j);
+            issue(d, j, now);
         }
         j = next;
     }
@@ -485,8 +504,8 @@ static void look_around(struct hx_engram_drive *d, double now)
     pthread_mutex_unlock(&d->s->lock);
     if (in_flight(d) > 0)
         check_ages(d, now);
-    if (d->cap < d->n_slots && now - d->cap_cut > CAP_GROW_S) {
-        d->cap = d->cap * 2 < d->n_slots ? d->cap * 2 : d->n_slots;
+    if (d->cap < o->depth && now - d->cap_cut > CAP_GROW_S) {
+        d->cap = d->cap * 2 < o->depth ? d->cap * 2 : o->depth;
         d->cap_cut = now;
     }
     if (online && now - d->checked > o->check_ms * 1e-3) {
@@ -497,18 +516,24 @@ static void look_around(struct hx_engram_drive *d, double now)
         try_again(d);
 }
 
-/* The rows of a batch of completions, and their scales, are in no cache yet: all on their way there
- * before the first one is looked at. */
-static void fetch_lines(const struct hx_engram_drive *d, const struct hx_engram_io_done *done,
-                        int n)
+/* Completions that were taken from io but not looked at yet. */
+struct batch {
+    struct hx_engram_io_done done[BATCH];
+    int n;
+    double seen;
+};
+
+/* The rows of a batch, and their scales, are in no cache yet: all on their way there before the
+ * first one is looked at, while the kernel takes the next reads. */
+static void fetch_lines(const struct hx_engram_drive *d, const struct batch *b)
 {
-    for (int i = 0; i < n; i++) {
-        const struct hx_engram_slot *sl = &d->slot[done[i].slot];
+    for (int i = 0; i < b->n; i++) {
+        const struct hx_engram_slot *sl = &d->slot[b->done[i].slot];
         if (!sl->job)
             continue;
         const struct hx_engram_flight *f = sl->job->flight;
         const struct hx_engram_table *t = &d->s->table[f->table];
-        const uint8_t *codes = d->slots + done[i].slot * d->slot_bytes + sl->skip;
+        const uint8_t *codes = d->slots + b->done[i].slot * d->slot_bytes + sl->skip;
         for (int at = 0; at < t->row_bytes; at += 64)
             __builtin_prefetch(codes + at);
         __builtin_prefetch(d->s->scales[f->table] + sl->job->row * t->scale_bytes);
@@ -517,17 +542,19 @@ static void fetch_lines(const struct hx_engram_drive *d, const struct hx_engram_
     }
 }
 
-static void handle(struct hx_engram_drive *d, const struct hx_engram_io_done *done, int n)
+static void handle(struct hx_engram_drive *d, const struct batch *b)
 {
     struct hx_engram_flight *finished[BATCH];
+    struct tally y;
     int n_finished = 0;
-    double now = hx_engram_now();
-    fetch_lines(d, done, n);
-    for (int i = 0; i < n; i++) {
-        struct hx_engram_flight *f = complete(d, &done[i], now);
+    y.n = 0;
+    memset(y.table, 0, sizeof(y.table));
+    for (int i = 0; i < b->n; i++) {
+        struct hx_engram_flight *f = complete(d, &b->done[i], b->seen, &y);
         if (f)
             finished[n_finished++] = f;
     }
+    add_tally(d, &y);
     if (n_finished == 0)
         return;
     pthread_mutex_lock(&d->s->lock);
@@ -536,11 +563,34 @@ static void handle(struct hx_engram_drive *d, const struct hx_engram_io_done *do
     pthread_mutex_unlock(&d->s->lock);
 }
 
+/* Waits for completions. */
+static void take_done(struct hx_engram_drive *d, struct batch *b, bool more, bool stopping)
+{
+    /* With many on their way some at a time save most of the wake-ups; a read that is late holds
+     * the others up for no longer than TOGETHER_US. */
+    int few = in_flight(d) / TOGETHER;
+    few = few < 1 ? 1 : few > BATCH / 4 ? BATCH / 4 : few;
+    int timeout_us = more ? 0 : few > 1 ? TOGETHER_US : d->retry.first || stopping ? 1000 : TICK_US;
+    int n = d->ops->wait(d->io, b->done, BATCH, few, timeout_us);
+    if (n < 0) { /* the kernel takes no more now */
+        cut_cap(d);
+        n = d->ops->wait(d->io, b->done, BATCH, 1, 1000);
+    }
+    b->n = n < 0 ? 0 : n;
+    b->seen = hx_engram_now();
+    for (int i = 0; i < b->n; i++) { /* their share is free for others */
+        struct hx_engram_slot *sl = &d->slot[b->done[i].slot];
+        d->n_bulk -= sl->bulk;
+        sl->bulk = false;
+    }
+}
+
+/* Rows of a batch are checked and copied while the drive already reads the next ones. */
 static void drive_loop(struct hx_engram_drive *d)
 {
     struct hx_engram_stream *s = d->s;
     struct hx_engram_job *jobs[BATCH];
-    struct hx_engram_io_done done[BATCH];
+    struct batch held = {.n = 0};
     double looked = hx_engram_now(), stop_at = 0;
     for (;;) {
         double now = hx_engram_now();
@@ -548,35 +598,29 @@ static void drive_loop(struct hx_engram_drive *d)
             look_around(d, now);
             looked = now;
         }
-        int room = d->cap - in_flight(d);
+        int room = d->cap - (in_flight(d) - held.n);
         room = room > BATCH ? BATCH : room < 0 ? 0 : room;
         pthread_mutex_lock(&s->lock);
         int n = take_jobs(d, jobs, room, now);
         bool more = n == BATCH, stopping = s->stopping;
-        d->idle = !more && n < room && !stopping;
+        d->idle = held.n == 0 && !more && n < room && !stopping;
         pthread_mutex_unlock(&s->lock);
         if (stopping && stop_at == 0)
             stop_at = now + DRAIN_S;
         if (stopping && (in_flight(d) == 0 || now > stop_at))
             return;
         for (int i = 0; i < n; i++)
-            issue(d, jobs[i]);
-        issue_retries(d, now);
+            issue(d, jobs[i], now);
+        issue_retries(d, room - n, now);
         atomic_store(&d->in_flight, in_flight(d));
-        /* With many on their way a few at a time save half of the wake-ups; a read that is late
-         * holds the others up for no longer than TOGETHER_US. */
-        int few = in_flight(d) / TOGETHER;
-        few = few < 1 ? 1 : few > BATCH / 4 ? BATCH / 4 : few;
-        int timeout_us = more                         ? 0
-                         : few > 1                    ? TOGETHER_US
-                         : d->retry.first || stopping ? 1000
-                                                      : TICK_US;
-        n = d->ops->wait(d->io, done, BATCH, few, timeout_us);
-        if (n < 0) { /* the kernel takes no more now */
-            cut_cap(d);
-            n = d->ops->wait(d->io, done, BATCH, 1, 1000);
+        if (held.n > 0) {
+            fetch_lines(d, &held);
+            d->ops->submit(d->io);
+            handle(d, &held);
+            held.n = 0;
+        } else {
+            take_done(d, &held, more, stopping);
         }
-        handle(d, done, n < 0 ? 0 : n);
     }
 }
 
@@ -606,7 +650,8 @@ static void *drive_thread(void *arg)
 
 int hx_engram_drive_start(struct hx_engram_drive *d, struct hx_error *err)
 {
-    d->n_slots = d->cap = d->s->o.depth;
+    d->cap = d->s->o.depth;
+    d->n_slots = d->cap + BATCH; /* reads on their way, and those that are being handled */
     d->slot = calloc((size_t)d->n_slots, sizeof(*d->slot));
     d->free_slot = calloc((size_t)d->n_slots, sizeof(*d->free_slot));
     if (!d->slot || !d->free_slot)

@@ -35,6 +35,8 @@ struct hx_engram_io_ops {
      * wait for completions. */
     int (*queue)(struct hx_engram_io *io, uint32_t slot, int file, uint64_t offset, uint32_t len,
                  uint32_t at);
+    /* Hands queued reads to the kernel. What it refuses, wait hands over again. */
+    void (*submit)(struct hx_engram_io *io);
     /* Hands queued reads to the kernel; waits until about min reads have completed, wake() or the
      * timeout. timeout_us 0: does not wait. Returns how many were filled in, or a negative errno
      * (-EAGAIN, -ENOMEM: the kernel takes no more now). */

@@ -118,6 +118,12 @@ static int threads_queue(struct hx_engram_io *io, uint32_t slot, int file, uint6
     return 0;
 }
 
+/* The threads have it already. */
+static void threads_submit(struct hx_engram_io *io)
+{
+    (void)io;
+}
+
 static int threads_wait(struct hx_engram_io *io, struct hx_engram_io_done *done, int max, int min,
                         int timeout_us)
 {
@@ -151,5 +157,6 @@ static void threads_wake(struct hx_engram_io *io)
     pthread_mutex_unlock(&io->mutex);
 }
 
-const struct hx_engram_io_ops hx_engram_threads = {"threads",    threads_open, threads_queue,
-                                                   threads_wait, threads_wake, threads_close};
+const struct hx_engram_io_ops hx_engram_threads = {"threads",      threads_open, threads_queue,
+                                                   threads_submit, threads_wait, threads_wake,
+                                                   threads_close};

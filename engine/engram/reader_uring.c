@@ -142,6 +142,11 @@ static int take(struct hx_engram_io *io, struct hx_engram_io_done *done, int max
     return n;
 }
 
+static void uring_submit(struct hx_engram_io *io)
+{
+    io_uring_submit(&io->ring);
+}
+
 static int uring_wait(struct hx_engram_io *io, struct hx_engram_io_done *done, int max, int min,
                       int timeout_us)
 {
@@ -173,5 +178,5 @@ static void uring_wake(struct hx_engram_io *io)
     (void)!write(io->event, &one, sizeof(one));
 }
 
-const struct hx_engram_io_ops hx_engram_uring = {"io_uring", uring_open, uring_queue,
+const struct hx_engram_io_ops hx_engram_uring = {"io_uring", uring_open, uring_queue, uring_submit,
                                                  uring_wait, uring_wake, uring_close};

@@ -178,7 +178,11 @@ const char *const hx_engram_error_names[HX_ENGRAM_ERR_KINDS] = {"io",   "gone", 
 /* Buckets: 0 up to 1 us, then 32 for each doubling. */
 void hx_engram_hist_add(struct hx_engram_hist *h, double us)
 {
-    int i = us <= 1 ? 0 : 1 + (int)(32 * log2(us));
+    /* Exponent and the five highest bits of the fraction. */
+    uint64_t bits, i = 0;
+    memcpy(&bits, &us, sizeof(bits));
+    if (us > 1)
+        i = (bits >> 47) - (1023 << 5) + 1;
     h->bucket[i < HX_ENGRAM_HIST ? i : HX_ENGRAM_HIST - 1]++;
     h->count++;
     h->sum_us += us;
@@ -198,7 +202,7 @@ void hx_engram_hist_sum(struct hx_engram_hist *to, const struct hx_engram_hist *
 
 double hx_engram_hist_bound(int bucket)
 {
-    return exp2(bucket / 32.0);
+    return ldexp(1 + bucket % 32 / 32.0, bucket / 32);
 }
 
 double hx_engram_hist_quantile(const struct hx_engram_hist *h, double part)
