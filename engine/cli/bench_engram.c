@@ -31,8 +31,9 @@ static const char usage[] =
     "       hx-bench engram [options] --file FILE\n"
     "       hx-bench engram --make SIZE --file FILE\n"
     "Reads random rows of the Engram tables of a model folder, or of a file that --make wrote.\n"
-    "  --kinds K,K,...   rows: rows/s and latency by reads in flight; batch: time of whole\n"
-    "                    batches; decode, prefill, mixed: waits of simulated steps; text: hit\n"
+    "  --kinds K,K,...   rows: rows/s and latency by reads in flight; bare: the same reads\n"
+    "                    without the streamer; batch: time of whole batches; decode, prefill, "
+    "mixed: waits of simulated steps; text: hit\n"
     "                    rates (with --text). Default: rows,batch,decode,prefill,mixed\n"
     "  --depths N,N,...  reads in flight for rows (default 1,32,64,128,256,512)\n"
     "  --seconds S       of each measurement, after a tenth of that to warm up (default 10)\n"
@@ -172,7 +173,7 @@ static int read_text(struct hx_bench_engram *b, struct hx_error *err)
 
 /* ---- options ---- */
 
-const char *const hx_bench_kind_names[HX_BENCH_KINDS] = {"rows",    "batch", "decode",
+const char *const hx_bench_kind_names[HX_BENCH_KINDS] = {"rows",    "bare",  "batch", "decode",
                                                          "prefill", "mixed", "text"};
 
 static bool read_kinds(struct hx_bench_engram *b, const char *text)
@@ -186,8 +187,8 @@ static bool read_kinds(struct hx_bench_engram *b, const char *text)
             k++;
         if (k == HX_BENCH_KINDS) {
             fprintf(stderr,
-                    "hx-bench: --kinds: '%.40s': expected rows, batch, decode, prefill, "
-                    "mixed or text, with commas between\n",
+                    "hx-bench: --kinds: '%.40s': expected rows, bare, batch, decode, "
+                    "prefill, mixed or text, with commas between\n",
                     text);
             return false;
         }
@@ -344,7 +345,7 @@ int hx_bench_engram(int argc, char **argv)
                                 .tokens = 6,
                                 .layer_us = 1370,
                                 .chunk_ms = 848,
-                                .kind = {true, true, true, true, true, false}};
+                                .kind = {true, false, true, true, true, true, false}};
     struct hx_error err = {0};
     bool stop;
     int code = read_options(&b, argc, argv, &stop);

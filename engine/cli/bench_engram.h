@@ -1,4 +1,5 @@
-/* hx-bench engram: options (bench_engram.c) and measurements (bench_engram_run.c). */
+/* hx-bench engram: options (bench_engram.c) and measurements (bench_engram_run.c,
+ * bench_engram_bare.c). */
 #ifndef HX_CLI_BENCH_ENGRAM_H
 #define HX_CLI_BENCH_ENGRAM_H
 
@@ -10,6 +11,7 @@
 
 enum hx_bench_kind {
     HX_BENCH_ROWS,
+    HX_BENCH_BARE,
     HX_BENCH_BATCH,
     HX_BENCH_DECODE,
     HX_BENCH_PREFILL,
@@ -34,6 +36,14 @@ struct hx_bench_engram {
 
 /* The row that --make wrote. */
 void hx_bench_made_row(int64_t row, uint8_t out[256]);
+
+/* Of a queue kept full: microseconds; core-seconds for a million rows, and those of user space. */
+struct hx_bench_rate {
+    double rows_per_s, p50, p95, p99, p999, cpu, user;
+};
+/* What the kernel alone takes: the same reads without the streamer. */
+int hx_bench_engram_bare(const struct hx_bench_engram *b, int depth, struct hx_bench_rate *out,
+                         struct hx_error *err) HX_MUST;
 int hx_bench_engram_run(struct hx_bench_engram *b, struct hx_error *err) HX_MUST;
 
 #endif

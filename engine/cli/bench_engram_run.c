@@ -29,12 +29,13 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static double cpu_time(void)
+/* User space's part alone in *user. */
+static double cpu_time(double *user)
 {
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
-    return (double)u.ru_utime.tv_sec + (double)u.ru_utime.tv_usec * 1e-6 +
-           (double)u.ru_stime.tv_sec + (double)u.ru_stime.tv_usec * 1e-6;
+    *user = (double)u.ru_utime.tv_sec + (double)u.ru_utime.tv_usec * 1e-6;
+    return *user + (double)u.ru_stime.tv_sec + (double)u.ru_stime.tv_usec * 1e-6;
 }
 
 static int by_value(const void *a, const void *b)
@@ -97,10 +98,6 @@ static int check_rows(struct hx_engram_plan *p, const int64_t *rows, int n, stru
     return 0;
 }
 
-struct rate {
-    double rows_per_s, p50, p95, p99, p999, cpu; /* us; core-seconds for a million rows */
-};
-
 static void hist_minus(struct hx_engram_hist *h, const struct hx_engram_hist *before)
 {
     for (int i = 0; i < HX_ENGRAM_HIST; i++)
@@ -110,7 +107,7 @@ static void hist_minus(struct hx_engram_hist *h, const struct hx_engram_hist *be
 
 /* Keeps the queue full for so long. */
 static int flood(struct hx_bench_engram *b, struct hx_engram_stream *s, double seconds,
-                 struct rate *out, struct hx_error *err)
+                 struct hx_bench_rate *out, struct hx_error *err)
 {
     static int64_t rows[PLANS][PLAN_ROWS];
     struct hx_engram_plan *p[PLANS] = {NULL};
@@ -118,7 +115,8 @@ static int flood(struct hx_bench_engram *b, struct hx_engram_stream *s, double s
     struct hx_rng g;
     hx_rng_seed(&g, (uint64_t)(now() * 1e6));
     int r = before && after ? 0 : hx_fail(err, -ENOMEM, "out of memory");
-    double warm = now() + seconds / 10, start = 0, cpu = 0, end = warm + seconds;
+    double warm = now() + seconds / 10, start = 0, cpu = 0, user = 0, user_end,
+           end = warm + seconds;
     uint64_t n_before = 0;
     for (int i = 0; r == 0; i = (i + 1) % PLANS) {
         int table = i % b->so.n_tables;
@@ -132,7 +130,7 @@ static int flood(struct hx_bench_engram *b, struct hx_engram_stream *s, double s
         if (r == 0 && start == 0 && now() >= warm) {
             hx_engram_stream_stats(s, before);
             start = now();
-            cpu = cpu_time();
+            cpu = cpu_time(&user);
         }
         if (r == 0 && now() >= end)
             break;
@@ -141,7 +139,7 @@ static int flood(struct hx_bench_engram *b, struct hx_engram_stream *s, double s
     }
     if (r == 0) {
         double took = now() - start;
-        cpu = cpu_time() - cpu;
+        cpu = cpu_time(&user_end) - cpu;
         hx_engram_stream_stats(s, after);
         uint64_t n = 0;
         for (int t = 0; t < b->so.n_tables; t++) {
@@ -151,12 +149,13 @@ static int flood(struct hx_bench_engram *b, struct hx_engram_stream *s, double s
         n -= n_before;
         hist_minus(&after->read_us, &before->read_us);
         const struct hx_engram_hist *h = &after->read_us;
-        *out = (struct rate){.rows_per_s = (double)n / took,
-                             .p50 = hx_engram_hist_quantile(h, 0.5),
-                             .p95 = hx_engram_hist_quantile(h, 0.95),
-                             .p99 = hx_engram_hist_quantile(h, 0.99),
-                             .p999 = hx_engram_hist_quantile(h, 0.999),
-                             .cpu = n ? cpu / ((double)n * 1e-6) : 0};
+        *out = (struct hx_bench_rate){.rows_per_s = (double)n / took,
+                                      .p50 = hx_engram_hist_quantile(h, 0.5),
+                                      .p95 = hx_engram_hist_quantile(h, 0.95),
+                                      .p99 = hx_engram_hist_quantile(h, 0.99),
+                                      .p999 = hx_engram_hist_quantile(h, 0.999),
+                                      .cpu = n ? cpu / ((double)n * 1e-6) : 0,
+                                      .user = n ? (user_end - user) / ((double)n * 1e-6) : 0};
     }
     for (int i = 0; i < PLANS; i++)
         hx_engram_release(p[i]);
@@ -165,41 +164,63 @@ static int flood(struct hx_bench_engram *b, struct hx_engram_stream *s, double s
     return r;
 }
 
-static int run_rows(struct hx_bench_engram *b, struct hx_error *err)
+static int one_rate(struct hx_bench_engram *b, enum hx_bench_kind kind, int depth,
+                    struct hx_bench_rate *out, struct hx_error *err)
 {
+    struct hx_engram_stream *s = NULL;
+    if (kind == HX_BENCH_BARE)
+        return hx_bench_engram_bare(b, depth, out, err);
+    int r = open_with(b, depth, 0, false, &s, err);
+    if (r == 0)
+        r = flood(b, s, (double)b->seconds, out, err);
+    hx_engram_stream_close(s);
+    return r;
+}
+
+static int rates(struct hx_bench_engram *b, enum hx_bench_kind kind, struct hx_error *err)
+{
+    const char *name = hx_bench_kind_names[kind];
     if (!b->json)
-        printf("%-8s %8s %12s %10s %10s %10s %10s %12s\n", "kind", "depth", "rows/s", "p50 us",
-               "p95 us", "p99 us", "p99.9 us", "core-s/Mrow");
+        printf("%-8s %8s %12s %10s %10s %10s %10s %12s %12s\n", "kind", "depth", "rows/s", "p50 us",
+               "p95 us", "p99 us", "p99.9 us", "core-s/Mrow", "user part");
     for (int d = 0; d < b->n_depths; d++) {
-        double v[6][MAX_REPEAT];
+        double v[7][MAX_REPEAT];
         for (int k = 0; k < b->repeat; k++) {
-            struct hx_engram_stream *s = NULL;
-            struct rate m;
-            int r = open_with(b, (int)b->depth[d], 0, false, &s, err);
-            if (r == 0)
-                r = flood(b, s, (double)b->seconds, &m, err);
-            hx_engram_stream_close(s);
+            struct hx_bench_rate m;
+            int r = one_rate(b, kind, (int)b->depth[d], &m, err);
             if (r < 0)
                 return r;
-            v[0][k] = m.rows_per_s, v[1][k] = m.p50, v[2][k] = m.p95;
-            v[3][k] = m.p99, v[4][k] = m.p999, v[5][k] = m.cpu;
+            v[0][k] = m.rows_per_s, v[1][k] = m.p50, v[2][k] = m.p95, v[3][k] = m.p99;
+            v[4][k] = m.p999, v[5][k] = m.cpu, v[6][k] = m.user;
         }
-        for (int i = 0; i < 6; i++)
+        for (int i = 0; i < 7; i++)
             quantile(v[i], (int)b->repeat, 0);
         int mid = (int)b->repeat / 2, last = (int)b->repeat - 1;
         if (b->json)
-            printf("{\"kind\":\"rows\",\"depth\":%lld,\"rows_per_s\":%.0f,\"min\":%.0f,"
+            printf("{\"kind\":\"%s\",\"depth\":%lld,\"rows_per_s\":%.0f,\"min\":%.0f,"
                    "\"max\":%.0f,\"p50_us\":%.1f,\"p95_us\":%.1f,\"p99_us\":%.1f,"
-                   "\"p999_us\":%.1f,\"core_s_per_mrow\":%.3f,\"seconds\":%lld,\"repeat\":%lld}\n",
-                   (long long)b->depth[d], v[0][mid], v[0][0], v[0][last], v[1][mid], v[2][mid],
-                   v[3][mid], v[4][mid], v[5][mid], (long long)b->seconds, (long long)b->repeat);
+                   "\"p999_us\":%.1f,\"core_s_per_mrow\":%.3f,\"user_core_s_per_mrow\":%.3f,"
+                   "\"seconds\":%lld,\"repeat\":%lld}\n",
+                   name, (long long)b->depth[d], v[0][mid], v[0][0], v[0][last], v[1][mid],
+                   v[2][mid], v[3][mid], v[4][mid], v[5][mid], v[6][mid], (long long)b->seconds,
+                   (long long)b->repeat);
         else
-            printf("%-8s %8lld %12.0f %10.0f %10.0f %10.0f %10.0f %12.3f\n", "rows",
+            printf("%-8s %8lld %12.0f %10.0f %10.0f %10.0f %10.0f %12.3f %12.3f\n", name,
                    (long long)b->depth[d], v[0][mid], v[1][mid], v[2][mid], v[3][mid], v[4][mid],
-                   v[5][mid]);
+                   v[5][mid], v[6][mid]);
         fflush(stdout);
     }
     return 0;
+}
+
+static int run_rows(struct hx_bench_engram *b, struct hx_error *err)
+{
+    return rates(b, HX_BENCH_ROWS, err);
+}
+
+static int run_bare(struct hx_bench_engram *b, struct hx_error *err)
+{
+    return rates(b, HX_BENCH_BARE, err);
 }
 
 /* ---- batches ---- */
@@ -257,7 +278,7 @@ struct drive_speed {
 static int measure_drive(struct hx_bench_engram *b, struct drive_speed *d, struct hx_error *err)
 {
     struct hx_engram_stream *s = NULL;
-    struct rate one = {0}, full = {0};
+    struct hx_bench_rate one = {0}, full = {0};
     int r = open_with(b, 1, 0, false, &s, err);
     if (r == 0)
         r = flood(b, s, 1, &one, err);
@@ -643,7 +664,7 @@ static int describe(struct hx_bench_engram *b, struct hx_error *err)
 int hx_bench_engram_run(struct hx_bench_engram *b, struct hx_error *err)
 {
     static int (*const run[HX_BENCH_KINDS])(struct hx_bench_engram *, struct hx_error *) = {
-        run_rows, run_batch, run_decode, run_prefill, run_mixed, run_text};
+        run_rows, run_bare, run_batch, run_decode, run_prefill, run_mixed, run_text};
     int r = describe(b, err);
     for (int k = 0; r == 0 && k < HX_BENCH_KINDS; k++) {
         if (b->kind[k])

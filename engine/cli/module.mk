@@ -1,8 +1,9 @@
 cli_SRCS := inspect_files.c inspect_text.c inspect_model.c
-cli_DEPS := run text kv engram model backend base
+cli_DEPS := run text kv engram model comm backend base
 $(call hx_module,cli,engine/cli)
 $(call hx_program,hx-inspect,engine/cli/inspect.c,cli)
-bench_SRCS := bench_kernels.c bench_experts.c bench_engram.c bench_engram_run.c
-bench_DEPS := run text kv engram model backend base
+bench_SRCS := bench_kernels.c bench_experts.c bench_engram.c bench_engram_run.c \
+              bench_engram_bare.c
+bench_DEPS := run text kv engram model comm backend base
 $(call hx_module,bench,engine/cli)
 $(call hx_program,hx-bench,engine/cli/bench.c,bench)
