@@ -44,7 +44,7 @@ put_programs() {
         [ -x "$program" ] || continue
         case "$(basename "$program")" in
             *.d | *.o | *-fake) ;;
-            hx-probe) install -D -s -m 755 "$program" "$tree/usr/libexec/hx170/hx-probe" ;;
+            hx-probe | hx-root) install -D -s -m 755 "$program" "$tree/usr/libexec/hx170/$(basename "$program")" ;;
             *) install -D -s -m 755 "$program" "$tree/usr/bin/$(basename "$program")" ;;
         esac
     done
@@ -166,6 +166,7 @@ compose() {
     (cd "$here/overlay" && find . -type f) | while read -r file; do
         install -D -m "$([ -x "$here/overlay/$file" ] && echo 755 || echo 644)" "$here/overlay/$file" "$tree/$file"
     done
+    ln -s hx "$tree/usr/bin/sudo"
     put_version
     make_accounts
     enable_units

@@ -52,7 +52,7 @@ $(BUILD)/man/%: docs/man/%.scd
 man: $(MAN_PAGES)
 
 # Programs that only other programs start.
-HELPERS := $(O)/bin/hx-probe
+HELPERS := $(O)/bin/hx-probe $(O)/bin/hx-root
 install: all man
 	$(Q)install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/doc/hx170
 	$(Q)install -d $(DESTDIR)$(PREFIX)/libexec/hx170

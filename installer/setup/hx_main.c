@@ -12,6 +12,7 @@
 
 #include <hx/build_facts.h>
 
+#include "setup/relay.h"
 #include "setup/setup.h"
 #include "setup/status.h"
 #include "setup/support.h"
@@ -31,12 +32,14 @@ static void help(FILE *to)
           "       hx rollback                 back to the version before, at the next start\n"
           "       hx reset LEVEL [--yes]      config: settings; state: all but the models;\n"
           "                                   everything: the models too; at the next start\n"
-          "       hx support [--output FILE]  archive for support, without secrets\n\n"
+          "       hx support [--output FILE]  archive for support, without secrets\n"
+          "       hx root [COMMAND...]        a command as root, or a shell (for the account "
+          "admin)\n\n"
           "  --root DIR, --commands FILE      a recorded machine instead of this one\n"
           "  --help, --version\n\n"
           "Exit status of hx status: 0 working, 1 busy on its own, 2 something is to be done,\n"
           "3 a fault. Otherwise 64 usage, 66 no such file, 69 a tool is missing, 70 internal,\n"
-          "73 cannot write, 75 not confirmed.\n",
+          "73 cannot write, 75 not confirmed, 77 not allowed; hx root: the command's own.\n",
           to);
 }
 
@@ -107,17 +110,25 @@ static int command_status(struct hx_setup *s, const struct options *o)
 /* Hands over to another program, as root where that is needed. */
 static int hand_over(const struct hx_setup *s, const char *const argv[])
 {
-    const char *all[12] = {"sudo", "-n"};
-    int n = 2;
-    for (int i = 0; argv[i] && n < 11; i++)
-        all[n++] = argv[i];
-    all[n] = NULL;
-    bool root = geteuid() == 0 || *s->root_dir;
-    char *const *run = (char *const *)(uintptr_t)(root ? all + 2 : all);
+    struct hx_error err;
+    int connection, code;
     fflush(NULL);
-    execvp(run[0], run);
-    fprintf(stderr, "hx: cannot run %s: %s\n", run[0], strerror(errno));
-    return EX_UNAVAILABLE;
+    if (geteuid() == 0 || *s->root_dir) {
+        execvp(argv[0], (char *const *)(uintptr_t)argv);
+        fprintf(stderr, "hx: cannot run %s: %s\n", argv[0], strerror(errno));
+        return EX_UNAVAILABLE;
+    }
+    int r = hx_relay_connect(HX_RELAY_SOCKET, &connection, &err);
+    if (r == 0)
+        r = hx_relay_call(connection, argv, &code, &err);
+    return r == 0 ? code : fail(r == -EACCES ? EX_NOPERM : EX_UNAVAILABLE, &err);
+}
+
+/* The owner's own way to root: any command, or a shell. */
+static int command_root(const struct hx_setup *s, char *const words[])
+{
+    static const char *const shell[] = {"bash", "-l", NULL};
+    return hand_over(s, *words ? (const char *const *)(uintptr_t)words : shell);
 }
 
 static int command_setup(struct hx_setup *s, const struct options *o)
@@ -227,6 +238,18 @@ int main(int argc, char **argv)
     struct options o = {0};
     struct hx_setup s;
     struct hx_error err;
+    const char *self = strrchr(argv[0], '/');
+    /* Everything behind "root" belongs to the command. People's fingers know it under another name,
+     * too. */
+    int words = strcmp(self ? self + 1 : argv[0], "sudo") == 0 ? 1
+                : argc > 1 && strcmp(argv[1], "root") == 0 ? 2
+                                                           : 0;
+    if (words == 1 && argc > 1 && strcmp(argv[1], "-n") == 0)
+        words = 2;
+    if (words) {
+        s = (struct hx_setup){.root_dir = ""};
+        return command_root(&s, argv + words);
+    }
     signal(SIGPIPE, SIG_IGN);
     int code = parse(argc, argv, &o);
     if (code != 0)
