@@ -37,13 +37,15 @@ static int fail(int code, const struct hx_error *err)
 
 static void help(FILE *to)
 {
-    fprintf(to, "usage: hx-setup [OPTIONS] [STEP]\n"
-                "       hx-setup install        from the stick: the system onto a disk\n"
-                "       hx-setup check FILE     whether an answers file is right; changes nothing\n"
-                "       hx-setup list           the steps, and which are answered\n"
-                "       hx-setup previous       back to the settings before the last change\n"
-                "       hx-setup render         box.conf into the files of other programs\n\n"
-                "Without a step: all questions from the first that is not answered. Steps:\n");
+    fprintf(to,
+            "usage: hx-setup [OPTIONS] [STEP]\n"
+            "       hx-setup install        from the stick: the system onto a disk\n"
+            "       hx-setup check FILE     whether an answers file is right; changes nothing\n"
+            "       hx-setup list           the steps, and which are answered\n"
+            "       hx-setup previous       back to the settings before the last change\n"
+            "       hx-setup media          sticks and the disk with models, mounted for reading\n"
+            "       hx-setup render         box.conf into the files of other programs\n\n"
+            "Without a step: all questions from the first that is not answered. Steps:\n");
     for (int i = 0; i < hx_setup_n_steps; i++)
         fprintf(to, "  %-12s %s\n", hx_setup_steps[i].id, hx_setup_steps[i].about);
     fprintf(to, "\n  --plain          lines instead of dialogs (also when TERM is dumb)\n"
@@ -138,6 +140,25 @@ static int command_render(struct hx_setup *s)
         sethostname(name, strlen(name)) < 0)
         r = hx_fail_errno(&err, errno, "cannot set the host name");
     return r == 0 ? EX_OK : fail(r == -EINVAL ? EX_CONFIG : EX_CANTCREAT, &err);
+}
+
+/* Sticks, and the disk that models are imported from, for the services: the wizard's own mounts are
+ * seen by itself alone (hx-media.service). */
+static int command_media(struct hx_setup *s)
+{
+    struct hx_error err;
+    char at[HX_ROOT_PATH];
+    struct hx_box box;
+    hx_media_mount(s);
+    int r = hx_setup_path(s, HX_SETUP_BOX, at, &err);
+    if (r == 0)
+        r = hx_box_read(at, HX_BOX_STATE, &box, &err);
+    if (r < 0)
+        return r == -ENOENT ? EX_OK : fail(EX_CONFIG, &err);
+    if (strncmp(box.model_source, "/dev/", 5) == 0)
+        r = hx_media_mount_device(s, box.model_source, &err);
+    hx_box_done(&box);
+    return r == 0 ? EX_OK : fail(EX_NOINPUT, &err);
 }
 
 /* The previous settings come into force by the same way as new ones. */
@@ -350,8 +371,10 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         int (*run)(struct hx_setup *s);
-    } commands[] = {
-        {"list", command_list}, {"render", command_render}, {"previous", command_previous}};
+    } commands[] = {{"list", command_list},
+                    {"media", command_media},
+                    {"render", command_render},
+                    {"previous", command_previous}};
     struct options o = {0};
     struct hx_setup s;
     struct hx_error err;

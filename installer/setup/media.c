@@ -55,30 +55,48 @@ int hx_media_list(const struct hx_root *root, char names[HX_MEDIA_MAX][64])
     return n;
 }
 
+static bool usable(const struct hx_setup *s)
+{
+    return !*s->root_dir && geteuid() == 0;
+}
+
+/* name: as it is called below HX_MEDIA. False: it cannot be mounted. */
+static bool mount_one(const char *device, const char *name)
+{
+    static const char *const types[] = {"vfat", "ext4", "exfat", "ntfs3", "xfs"};
+    char at[120];
+    struct stat here, above;
+    struct hx_error err;
+    if (snprintf(at, sizeof(at), HX_MEDIA "/%s", name) >= (int)sizeof(at) ||
+        hx_setup_folders(at, &err) < 0 || (mkdir(at, 0755) < 0 && errno != EEXIST))
+        return false;
+    if (stat(at, &here) < 0 || stat(HX_MEDIA, &above) < 0)
+        return false;
+    bool mounted = here.st_dev != above.st_dev; /* already */
+    for (size_t k = 0; !mounted && k < sizeof(types) / sizeof(types[0]); k++)
+        mounted =
+            mount(device, at, types[k], MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0;
+    if (!mounted)
+        rmdir(at);
+    return mounted;
+}
+
 void hx_media_mount(const struct hx_setup *s)
 {
-    static const char *const types[] = {"vfat", "ext4", "exfat"};
     char names[HX_MEDIA_MAX][64];
-    struct hx_error err;
-    if (*s->root_dir || geteuid() != 0)
-        return;
-    int n = hx_media_list(s->root, names);
+    int n = usable(s) ? hx_media_list(s->root, names) : 0;
     for (int i = 0; i < n; i++) {
-        char device[80], at[120];
-        struct stat here, above;
+        char device[80];
         snprintf(device, sizeof(device), "/dev/%s", names[i]);
-        snprintf(at, sizeof(at), HX_MEDIA "/%s", names[i]);
-        if (hx_setup_folders(at, &err) < 0 || (mkdir(at, 0755) < 0 && errno != EEXIST))
-            continue;
-        if (stat(at, &here) < 0 || stat(HX_MEDIA, &above) < 0 || here.st_dev != above.st_dev)
-            continue; /* mounted already */
-        bool mounted = false;
-        for (size_t k = 0; !mounted && k < sizeof(types) / sizeof(types[0]); k++)
-            mounted = mount(device, at, types[k], MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC,
-                            NULL) == 0;
-        if (!mounted)
-            rmdir(at);
+        (void)mount_one(device, names[i]);
     }
+}
+
+int hx_media_mount_device(const struct hx_setup *s, const char *device, struct hx_error *err)
+{
+    if (usable(s) && !mount_one(device, strrchr(device, '/') + 1))
+        return hx_fail(err, -EINVAL, "%s: no file system on it that can be read", device);
+    return 0;
 }
 
 void hx_media_await(const struct hx_setup *s, const char *path)

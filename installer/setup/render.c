@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "setup/media.h"
 #include "setup/setup.h"
 
 #define RUN       "/run/hx170"
@@ -56,17 +57,25 @@ static void render_fetch(struct output *o, const struct hx_box *b)
     put(o, RUN "/fetch.conf.d/50-box.conf", 0644);
 }
 
-/* An offline disk is read before the network is asked. */
-static void render_import(struct output *o, const struct hx_box *b)
+/* Where the offline disk's folder is for the download's service: a device as hx-media.service
+ * mounts it. */
+static void offline_folder(const struct hx_box *b, char *out, size_t size)
 {
-    const char *path = "/run/systemd/system/hx-fetch.service.d/50-box.conf";
-    if (b->model_source[0] != '/') {
-        drop(o, path);
-        return;
-    }
-    hx_buf_puts(&o->text, "[Service]\nTimeoutStartSec=infinity\nExecStartPre=-/usr/bin/hx-fetch "
-                          "import \"");
-    for (const char *p = b->model_source; *p; p++) {
+    const char *name = strrchr(b->model_source, '/') + 1;
+    if (strncmp(b->model_source, "/dev/", 5) == 0)
+        snprintf(out, size, HX_MEDIA "/%s", name);
+    else
+        snprintf(out, size, "%s", b->model_source);
+}
+
+/* An offline disk is read before the network is asked. */
+static void put_import(struct output *o, const struct hx_box *b)
+{
+    char folder[600];
+    offline_folder(b, folder, sizeof(folder));
+    hx_buf_puts(&o->text, "[Unit]\nWants=hx-media.service\nAfter=hx-media.service\n\n[Service]\n"
+                          "TimeoutStartSec=infinity\nExecStartPre=-/usr/bin/hx-fetch import \"");
+    for (const char *p = folder; *p; p++) {
         if (*p == '"' || *p == '\\')
             hx_buf_putc(&o->text, '\\');
         if (*p == '%' || *p == '$')
@@ -74,6 +83,24 @@ static void render_import(struct output *o, const struct hx_box *b)
         hx_buf_putc(&o->text, (uint8_t)*p);
     }
     hx_buf_puts(&o->text, "\"\n");
+}
+
+/* A mirror or a proxy may stand in the owner's own network, where the download else may not go. */
+static void render_download(struct output *o, const struct hx_box *b)
+{
+    const char *path = "/run/systemd/system/hx-fetch.service.d/50-box.conf";
+    bool offline = b->model_source[0] == '/';
+    bool near = strncmp(b->model_source, "http", 4) == 0 || *b->proxy;
+    if (!offline && !near) {
+        drop(o, path);
+        return;
+    }
+    if (offline)
+        put_import(o, b);
+    else
+        hx_buf_puts(&o->text, "[Service]\n");
+    if (near)
+        hx_buf_puts(&o->text, "IPAddressDeny=\nIPAddressDeny=link-local multicast\n");
     put(o, path, 0644);
 }
 
@@ -187,7 +214,7 @@ int hx_setup_render(struct hx_setup *s, struct hx_error *err)
         render_time(&o, &b);
         render_token(&o);
         render_fetch(&o, &b);
-        render_import(&o, &b);
+        render_download(&o, &b);
         render_programs(&o, &b);
     }
     hx_buf_done(&o.text);

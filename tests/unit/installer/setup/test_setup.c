@@ -538,6 +538,35 @@ static void test_offline_folder(void **state)
         fail_msg("%s", err.text);
     holds("/run/systemd/system/hx-fetch.service.d/50-box.conf",
           "ExecStartPre=-/usr/bin/hx-fetch import \"/media/a \\\"b\\\" %%c\"\n");
+    holds("/run/systemd/system/hx-fetch.service.d/50-box.conf", "After=hx-media.service\n");
+    free(key);
+}
+
+/* The download may go into the owner's network only if something there was named. */
+static void test_mirror_nearby(void **state)
+{
+    static const char drop_in[] = "/run/systemd/system/hx-fetch.service.d/50-box.conf";
+    char text[1000], at[300], *key = key_text("ed25519.pub");
+    struct hx_error err;
+    (void)state;
+    static const struct {
+        const char *line;
+        bool opened;
+    } rows[] = {{"model_source = http://192.168.1.9:8080/m", true},
+                {"model_source = default", false},
+                {"proxy = http://10.0.0.1:3128", true}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        snprintf(text, sizeof(text),
+                 "schema = 1\nadmin_key = %s\nmodel = demo\naccept_model_licence = yes\n%s\n", key,
+                 rows[i].line);
+        if (by_file(text, &err) != HX_UI_NEXT)
+            fail_msg("%s", err.text);
+        snprintf(at, sizeof(at), "%s%s", root, drop_in);
+        if (rows[i].opened)
+            holds(drop_in, "IPAddressDeny=\nIPAddressDeny=link-local multicast\n");
+        else
+            assert_int_equal(access(at, F_OK), -1);
+    }
     free(key);
 }
 
@@ -558,6 +587,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_lock, setup, teardown),
         cmocka_unit_test_setup_teardown(test_cannot_write, setup, teardown),
         cmocka_unit_test_setup_teardown(test_offline_folder, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_mirror_nearby, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
