@@ -43,36 +43,13 @@ int hx_scene_repro(struct hx_scene *s, struct hx_error *err)
     return run_script(s, argv, err);
 }
 
-/* One command in the machine and what its output has to be; NULL: only its status counts. */
-struct check {
-    const char *what;
-    const char *command;
-    const char *output;
-};
-
-static int run_checks(struct hx_scene *s, const struct check *rows, size_t n, struct hx_error *err)
-{
-    struct hx_buf out = HX_BUF_INIT(256 << 10);
-    int r = 0;
-    for (size_t i = 0; i < n && !r; i++) {
-        r = hx_scene_admin(s, rows[i].command, &out, err);
-        if (!r && rows[i].output && strcmp((const char *)out.data, rows[i].output) != 0)
-            r = hx_fail(err, -EBADMSG, "%s: expected '%s', got '%.400s'", rows[i].what,
-                        rows[i].output, (const char *)out.data);
-        else if (r)
-            r = hx_wrap(err, r, "%s", rows[i].what);
-    }
-    hx_buf_done(&out);
-    return r;
-}
-
 /* I1, I2, second half: the drive boots without the stick, and the answers are in force. */
 int hx_scene_first_boot(struct hx_scene *s, struct hx_error *err)
 {
     int r = hx_scene_boot_installed(s, "firstboot", err);
     if (r)
         return r;
-    static const struct check rows[] = {
+    static const struct hx_check rows[] = {
         {"end of the start", "systemctl is-system-running --wait", "running\n"},
         {"failed units", "systemctl --failed --no-legend --plain", ""},
         {"host name", "hostname", "hx-test\n"},
@@ -84,15 +61,25 @@ int hx_scene_first_boot(struct hx_scene *s, struct hx_error *err)
          "tcp 0.0.0.0:22\ntcp [::]:22\n"},
         {"writing to the root", "! touch /usr/x 2>/dev/null", NULL},
         {"status", "hx status >/dev/null; test $? -lt 64", NULL},
+        /* A wizard that comes back is "activating" most of the time. */
+        {"end of the wizard",
+         "timeout 60 sh -c 'while systemctl is-active hx-setup@tty1 hx-setup@ttyS0 | grep -qx "
+         "activating; "
+         "do sleep 1; done'; systemctl is-active hx-setup@tty1 hx-setup@ttyS0; true",
+         "inactive\ninactive\n"},
+        {"root's work for admin", "hx root id -u", "0\n"},
+        {"root's work under its other name", "sudo -n sh -c 'id -un'", "root\n"},
+        {"its exit status", "hx root sh -c 'exit 9'; echo $?", "9\n"},
+        {"settings seen by admin", "hx-setup list | grep -c answered", NULL},
     };
-    r = run_checks(s, rows, sizeof(rows) / sizeof(rows[0]), err);
+    r = hx_scene_checks(s, rows, sizeof(rows) / sizeof(rows[0]), err);
     struct hx_buf out = HX_BUF_INIT(64 << 10);
     if (!r)
         r = hx_scene_admin(
-            s, "awk '/MemTotal/ {t=$2} /MemAvailable/ {print (t-$2)/1024}' /proc/meminfo", &out,
+            s, "awk '/MemTotal/ {t=$2} /MemAvailable/ {print (t-$2)*1.024e-3}' /proc/meminfo", &out,
             err);
     if (!r)
-        hx_scene_measure("memory in use when idle", strtod((const char *)out.data, NULL), "MiB");
+        hx_scene_target("memory in use when idle", strtod((const char *)out.data, NULL), 200, "MB");
     hx_buf_done(&out);
     return r;
 }
@@ -186,8 +173,7 @@ static int refuse_passwords(struct hx_scene *s, struct hx_error *err)
     return r;
 }
 
-/* A port that the kernel has just given out and that is free again. */
-static int free_port(unsigned *port, struct hx_error *err)
+int hx_scene_free_port(unsigned *port, struct hx_error *err)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -220,7 +206,7 @@ static int check_tunnel(struct hx_scene *s, struct hx_error *err)
     struct hx_child tunnel = {0};
     unsigned local = 0;
     if (!r)
-        r = free_port(&local, err);
+        r = hx_scene_free_port(&local, err);
     if (!r)
         r = hx_ssh_tunnel(&s->ssh, &tunnel, local, "127.0.0.1:22", log, err);
     size_t n = 0;
