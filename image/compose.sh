@@ -82,7 +82,7 @@ put_etc() {
     put 644 "$etc"/ssh/*.conf /etc/ssh/sshd_config.d
     put 644 "$etc"/pam.d/* /etc/pam.d
     put 644 "$etc"/locks/* /usr/share/hx170/locks
-    put 644 "$etc"/demo/* /usr/share/hx170/demo
+    put 644 "$IMAGE"/../data/tokenizer.json "$IMAGE"/../data/engram_map.i32 /usr/share/hx170/demo
     for folder in resolved journald system timesyncd networkd logind; do
         put 644 "$etc/$folder.conf.d"/*.conf "/usr/lib/systemd/$folder.conf.d"
     done

@@ -12,6 +12,7 @@ need_root
 again=$build/image-again
 rm -rf "$again"
 mkdir -p "$again/image"
+ln -s ../data "$again/data"
 if [ "$mode" = packages ]; then
     ln "$build"/image/cache -s "$again/image/cache"
     "$here/packages.sh" "$again" tools
