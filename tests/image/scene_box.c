@@ -67,6 +67,15 @@ int hx_scene_first_boot(struct hx_scene *s, struct hx_error *err)
          "activating; "
          "do sleep 1; done'; systemctl is-active hx-setup@tty1 hx-setup@ttyS0; true",
          "inactive\ninactive\n"},
+        {"demo model",
+         "timeout 120 sh -c 'until test -e /srv/models/current; do sleep 1; done'; "
+         "readlink /srv/models/current",
+         "hx-demo\n"},
+        {"its answer",
+         "for i in $(seq 60); do exec 3<>/dev/tcp/127.0.0.1/8000 && "
+         "printf 'GET /health HTTP/1.0\\r\\n\\r\\n' >&3 && head -1 <&3 | grep ' 200 ' && exit 0; "
+         "sleep 2; done; exit 1",
+         NULL},
         {"root's work for admin", "hx root id -u", "0\n"},
         {"root's work under its other name", "sudo -n sh -c 'id -un'", "root\n"},
         {"its exit status", "hx root sh -c 'exit 9'; echo $?", "9\n"},
@@ -74,6 +83,10 @@ int hx_scene_first_boot(struct hx_scene *s, struct hx_error *err)
     };
     r = hx_scene_checks(s, rows, sizeof(rows) / sizeof(rows[0]), err);
     struct hx_buf out = HX_BUF_INIT(64 << 10);
+    /* Without the engine: its memory is the model's. */
+    if (!r)
+        r = hx_scene_admin(s, "hx root systemctl stop hx-engine.path hx-engine.socket hx-engine",
+                           &out, err);
     if (!r)
         r = hx_scene_admin(
             s, "awk '/MemTotal/ {t=$2} /MemAvailable/ {print (t-$2)*1.024e-3}' /proc/meminfo", &out,
