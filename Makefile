@@ -79,7 +79,8 @@ include scripts/cuda.mk
 include $(MODULE_MK)
 -include $(wildcard tests/module.mk tests/*/*.mk docs/module.mk)
 
-$(O)/obj/%.o: %.c $(O)/gen/hx/build_facts.h
+# Only before the first compilation: who includes it depends on it by the compiler's own list, and a new version is not everything anew.
+$(O)/obj/%.o: %.c | $(O)/gen/hx/build_facts.h
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
 	$(Q)$(CC) $(HX_CFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
