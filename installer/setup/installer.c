@@ -348,8 +348,10 @@ static enum hx_ui_reply say_done(struct install *in)
     enum hx_ui_reply reply =
         hx_ui_show(s->ui, "The system is installed. Remove the stick now, then go on: the machine "
                           "starts again from its disk and asks the rest.");
-    if (s->scripted)
+    if (s->scripted) {
         printf("hx170 is installed on %s; the machine switches off\n", in->target->name);
+        fflush(stdout); /* no terminal: it would come after the power is off */
+    }
     /* Nobody is there to remove the stick: starting again would start it once more. */
     if (reply == HX_UI_NEXT &&
         hx_setup_tool(s, s->scripted ? off : restart, LIST_MS, &rc, &out, &err) == 0)
