@@ -7,6 +7,7 @@
 #include <sysexits.h>
 #include <unistd.h>
 
+#include "image/relay.h"
 #include "image/scene.h"
 
 enum lane { DEFAULT, LONG };
@@ -25,6 +26,8 @@ static const struct scenario {
      hx_scene_install},
     {"firstboot", DEFAULT, 400, "I1, I2: the drive boots alone, answers are in force, sockets",
      hx_scene_first_boot},
+    {"model", DEFAULT, 900, "D1, E1: download from a mirror, engine, answers through a tunnel",
+     hx_scene_model},
     {"secure", DEFAULT, 500,
      "F2: keys only, no open port, the tunnel account forwards nothing else", hx_scene_secure},
     {"damaged", LONG, 600, "I7: a damaged stick installs nothing", hx_scene_damaged},
@@ -102,18 +105,35 @@ static int run_all(const char *build, const char *work, bool with_long, char *co
         }
         fflush(stdout);
     }
+    hx_scene_targets();
     if (n_failed)
         printf("serial logs: %s/*.serial\n", work);
     printf("%d passed, %d failed, %d skipped\n", n_passed, n_failed, n_skipped);
     return n_failed || n_passed + n_skipped == 0 ? 1 : 0;
 }
 
+/* What QEMU starts for each connection to the files (vm_args.c). */
+static int relay(const char *text)
+{
+    struct hx_error err;
+    unsigned port = 0;
+    if (sscanf(text, "%5u", &port) != 1 || port == 0 || port > 65535)
+        return EX_USAGE;
+    if (hx_relay(port, &err) == 0)
+        return 0;
+    fprintf(stderr, "image-test: %s\n", err.text);
+    return EX_UNAVAILABLE;
+}
+
 int main(int argc, char **argv)
 {
-    static const struct option rows[] = {
-        {"build", required_argument, NULL, 'b'}, {"work", required_argument, NULL, 'w'},
-        {"long", no_argument, NULL, 'l'},        {"list", no_argument, NULL, 'i'},
-        {"help", no_argument, NULL, 'h'},        {0}};
+    static const struct option rows[] = {{"build", required_argument, NULL, 'b'},
+                                         {"work", required_argument, NULL, 'w'},
+                                         {"long", no_argument, NULL, 'l'},
+                                         {"list", no_argument, NULL, 'i'},
+                                         {"help", no_argument, NULL, 'h'},
+                                         {"relay", required_argument, NULL, 'r'},
+                                         {0}};
     const char *build = "build", *work = NULL;
     bool with_long = false;
     char folder[300];
@@ -121,6 +141,7 @@ int main(int argc, char **argv)
         switch (c) {
         case 'b': build = optarg; break;
         case 'w': work = optarg; break;
+        case 'r': return relay(optarg);
         case 'l': with_long = true; break;
         case 'i':
         case 'h': help(stdout); return 0;

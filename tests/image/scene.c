@@ -1,6 +1,7 @@
 #include "image/scene.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,8 +19,8 @@ int hx_scene_answers(struct hx_scene *s, const char *more, struct hx_error *err)
     }
     int n = snprintf(s->answers, sizeof(s->answers),
                      "schema = 1\nhostname = hx-test\nadmin_key = %s\nnetwork = dhcp\n"
-                     "ntp = later\nmodel = none\n%s",
-                     s->ssh.public_key, more);
+                     "ntp = later\n%s%s",
+                     s->ssh.public_key, strstr(more, "model = ") ? "" : "model = none\n", more);
     if (n < 0 || (size_t)n >= sizeof(s->answers))
         return hx_fail(err, -EMSGSIZE, "answers are too long");
     return 0;
@@ -49,32 +50,51 @@ struct hx_vm_disk *hx_scene_add_disk(struct hx_scene *s, const char *path, enum 
     return d;
 }
 
-int hx_scene_boot_installed(struct hx_scene *s, const char *name, struct hx_error *err)
+int hx_scene_prepare(struct hx_scene *s, const char *name, const char *more, struct hx_error *err)
 {
-    static char copy[512];
     if (access(s->installed, R_OK) < 0)
         return hx_fail(err, HX_SCENE_SKIP, "no installed drive: scenario install comes first");
-    snprintf(copy, sizeof(copy), "%s/%s.disk", s->work, name);
-    int r = hx_rawdisk_copy(s->installed, copy, err);
+    snprintf(s->disk, sizeof(s->disk), "%s/%s.disk", s->work, name);
+    int r = hx_rawdisk_copy(s->installed, s->disk, err);
     if (!r)
-        r = hx_scene_answers(s, "", err);
+        r = hx_scene_answers(s, more, err);
     if (!r)
         r = hx_scene_setup(s, name, err);
     if (r)
         return r;
-    hx_scene_add_disk(s, copy, HX_VM_NVME)->serial = HX_SCENE_SERIAL;
+    hx_scene_add_disk(s, s->disk, HX_VM_NVME)->serial = HX_SCENE_SERIAL;
     s->setup.credentials[s->setup.n_credentials++] =
         (struct hx_vm_credential){"hx170.answers", s->answers};
-    r = hx_vm_start(&s->vm, &s->setup, err);
+    return 0;
+}
+
+int hx_scene_power_on(struct hx_scene *s, struct hx_error *err)
+{
+    int r = hx_vm_start(&s->vm, &s->setup, err);
     if (!r)
         r = hx_vm_ssh_port(&s->vm, &s->ssh.port, err);
     if (r)
         return r;
     s->ssh.user = "admin";
-    r = hx_ssh_wait(&s->ssh, s->deadline, err);
+    r = hx_ssh_wait_banner(&s->ssh, s->deadline, err);
     if (!r)
-        hx_scene_measure("power-on to SSH", (double)hx_vm_age(&s->vm) / 1000, "s");
+        hx_scene_target("power-on to SSH", (double)hx_vm_age(&s->vm) / 1000, 45, "s");
+    return r ? r : hx_ssh_wait(&s->ssh, s->deadline, err);
+}
+
+int hx_scene_power_off(struct hx_scene *s, struct hx_error *err)
+{
+    int r = hx_vm_monitor(&s->vm, "system_powerdown", NULL, err);
+    if (!r)
+        r = hx_vm_wait_exit(&s->vm, s->deadline, err);
+    hx_vm_close(&s->vm);
     return r;
+}
+
+int hx_scene_boot_installed(struct hx_scene *s, const char *name, struct hx_error *err)
+{
+    int r = hx_scene_prepare(s, name, "", err);
+    return r ? r : hx_scene_power_on(s, err);
 }
 
 int hx_scene_admin(struct hx_scene *s, const char *command, struct hx_buf *out,
@@ -93,8 +113,55 @@ int hx_scene_admin(struct hx_scene *s, const char *command, struct hx_buf *out,
     return 0;
 }
 
+int hx_scene_checks(struct hx_scene *s, const struct hx_check *rows, size_t n, struct hx_error *err)
+{
+    struct hx_buf out = HX_BUF_INIT(256 << 10);
+    int r = 0;
+    for (size_t i = 0; i < n && !r; i++) {
+        r = hx_scene_admin(s, rows[i].command, &out, err);
+        if (!r && rows[i].output && strcmp((const char *)out.data, rows[i].output) != 0)
+            r = hx_fail(err, -EBADMSG, "%s: expected '%s', got '%.400s'", rows[i].what,
+                        rows[i].output, (const char *)out.data);
+        else if (r)
+            r = hx_wrap(err, r, "%s", rows[i].what);
+    }
+    hx_buf_done(&out);
+    return r;
+}
+
 void hx_scene_measure(const char *what, double value, const char *unit)
 {
     printf("# %s: %.1f %s\n", what, value, unit);
     fflush(stdout);
+}
+
+static struct {
+    char what[64];
+    double value, limit;
+    const char *unit;
+} targets[32];
+static unsigned n_targets;
+
+void hx_scene_target(const char *what, double value, double limit, const char *unit)
+{
+    hx_scene_measure(what, value, unit);
+    if (n_targets == sizeof(targets) / sizeof(targets[0]))
+        return;
+    snprintf(targets[n_targets].what, sizeof(targets[0].what), "%s", what);
+    targets[n_targets].value = value;
+    targets[n_targets].limit = limit;
+    targets[n_targets++].unit = unit;
+}
+
+void hx_scene_targets(void)
+{
+    double load[1] = {0};
+    if (!n_targets)
+        return;
+    (void)!getloadavg(load, 1);
+    printf("targets (load of this host %.1f):\n", load[0]);
+    for (unsigned i = 0; i < n_targets; i++)
+        printf("  %-32s %8.1f %-3s limit %6.1f  %s\n", targets[i].what, targets[i].value,
+               targets[i].unit, targets[i].limit,
+               targets[i].value <= targets[i].limit ? "met" : "MISSED");
 }

@@ -10,8 +10,9 @@
 /* The result of a scenario that cannot run here; the reason is in err. */
 #define HX_SCENE_SKIP (-ENODEV)
 
-#define HX_SCENE_SERIAL       "HXTARGET0001" /* of the drive that is installed to */
-#define HX_SCENE_TARGET_BYTES ((uint64_t)32 << 30)
+#define HX_SCENE_SERIAL "HXTARGET0001" /* of the drive that is installed to */
+/* Sparse. Room for a download: hx-fetch leaves 10 GiB free. */
+#define HX_SCENE_TARGET_BYTES ((uint64_t)64 << 30)
 
 struct hx_scene {
     const char *build;   /* build folder, has image/work/out */
@@ -22,25 +23,50 @@ struct hx_scene {
     struct hx_ssh ssh;
     struct hx_vm vm; /* closed by the runner whatever happens */
     struct hx_vm_setup setup;
-    char answers[2048];
+    char answers[4096];
+    char disk[512]; /* copy of the installed drive that was booted last */
 };
 
-/* Answers of an unattended box with the test's key; `more` (may be "") is put at the end. */
+/* Answers of an unattended box with the test's key; `more` (may be "") is put at the end. Without
+ * a line "model = " in it the box gets no model. */
 int hx_scene_answers(struct hx_scene *s, const char *more, struct hx_error *err) HX_MUST;
 /* A machine with OVMF, 1 GiB, two processors, network; disks are added by the caller. */
 int hx_scene_setup(struct hx_scene *s, const char *name, struct hx_error *err) HX_MUST;
 struct hx_vm_disk *hx_scene_add_disk(struct hx_scene *s, const char *path, enum hx_vm_bus bus);
 /* Starts a copy of the installed drive under the scenario's name and waits for a login as admin. */
 int hx_scene_boot_installed(struct hx_scene *s, const char *name, struct hx_error *err) HX_MUST;
+/* The same in two steps: a copy of the drive and its answers; then power-on to login. Between them
+ * the caller adds what the machine needs more. */
+int hx_scene_prepare(struct hx_scene *s, const char *name, const char *more,
+                     struct hx_error *err) HX_MUST;
+int hx_scene_power_on(struct hx_scene *s, struct hx_error *err) HX_MUST;
+/* Orderly end by the power button; the drive is as the box left it. */
+int hx_scene_power_off(struct hx_scene *s, struct hx_error *err) HX_MUST;
 /* Runs a command as admin; fails if it ends with another status than 0. *out NUL-terminated. */
 int hx_scene_admin(struct hx_scene *s, const char *command, struct hx_buf *out,
                    struct hx_error *err) HX_MUST;
+/* One command in the machine and what its output has to be; NULL: only its status counts. */
+struct hx_check {
+    const char *what;
+    const char *command;
+    const char *output;
+};
+int hx_scene_checks(struct hx_scene *s, const struct hx_check *rows, size_t n,
+                    struct hx_error *err) HX_MUST;
+/* A port of 127.0.0.1 that the kernel has just given out and that is free again. */
+int hx_scene_free_port(unsigned *port, struct hx_error *err) HX_MUST;
 /* A figure for the report. */
 void hx_scene_measure(const char *what, double value, const char *unit);
+/* A figure with its limit: for the report's end. Times are those of a quiet host, so that a limit
+ * which is missed fails nothing. */
+void hx_scene_target(const char *what, double value, double limit, const char *unit);
+/* All targets of this run, one a line. */
+void hx_scene_targets(void);
 
 int hx_scene_audit(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_install(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_first_boot(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_model(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_secure(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_repro(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_damaged(struct hx_scene *s, struct hx_error *err) HX_MUST;

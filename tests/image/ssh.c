@@ -1,13 +1,20 @@
 #include "image/ssh.h"
 
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/file.h"
 
 #define MAX_ARGS 40
+/* Connections that wait for the first line, and how far apart they begin. */
+#define N_PROBES 5
+#define PROBE_MS 2000
 
 struct command {
     const char *argv[MAX_ARGS];
@@ -91,6 +98,54 @@ int hx_ssh_run(const struct hx_ssh *ssh, const char *command, struct hx_buf *out
     add(&c, "127.0.0.1");
     add(&c, command);
     return hx_child_run(c.argv, NULL, out, code, deadline, err);
+}
+
+/* A connection that is under way, -1: none. */
+static int begin_probe(unsigned port)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((uint16_t)port),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof(a)) < 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+int hx_ssh_wait_banner(const struct hx_ssh *ssh, int64_t deadline, struct hx_error *err)
+{
+    struct pollfd p[N_PROBES];
+    unsigned next = 0;
+    bool heard = false;
+    for (unsigned i = 0; i < N_PROBES; i++)
+        p[i] = (struct pollfd){.fd = -1, .events = POLLIN};
+    while (!heard) {
+        if (p[next].fd >= 0)
+            close(p[next].fd);
+        p[next].fd = begin_probe(ssh->port);
+        next = (next + 1) % N_PROBES;
+        int64_t until = hx_child_within(deadline, PROBE_MS);
+        for (int64_t left; !heard && (left = until - hx_child_clock()) > 0;) {
+            if (poll(p, N_PROBES, (int)left) <= 0)
+                continue;
+            for (unsigned i = 0; i < N_PROBES; i++) {
+                char text[4] = "";
+                if (p[i].fd < 0 || !p[i].revents)
+                    continue;
+                heard |= read(p[i].fd, text, 4) == 4 && !memcmp(text, "SSH-", 4);
+                close(p[i].fd);
+                p[i].fd = -1;
+            }
+        }
+        if (!heard && hx_child_clock() >= deadline)
+            break;
+    }
+    for (unsigned i = 0; i < N_PROBES; i++)
+        if (p[i].fd >= 0)
+            close(p[i].fd);
+    return heard ? 0 : hx_fail(err, -ETIMEDOUT, "port 22 said nothing before the deadline");
 }
 
 int hx_ssh_wait(const struct hx_ssh *ssh, int64_t deadline, struct hx_error *err)

@@ -18,6 +18,9 @@ int hx_ssh_make_key(struct hx_ssh *ssh, const char *folder, struct hx_error *err
  * failure). */
 int hx_ssh_run(const struct hx_ssh *ssh, const char *command, struct hx_buf *out, int *code,
                int64_t deadline, struct hx_error *err) HX_MUST;
+/* Waits until the server's first line comes. Precise to a fraction of a second: tries overlap,
+ * since one that the machine does not hear yet is repeated by its network in ever longer steps. */
+int hx_ssh_wait_banner(const struct hx_ssh *ssh, int64_t deadline, struct hx_error *err) HX_MUST;
 /* Tries until a login works. -ETIMEDOUT with what the client said last. */
 int hx_ssh_wait(const struct hx_ssh *ssh, int64_t deadline, struct hx_error *err) HX_MUST;
 /* What the server offers to somebody without a key: "publickey" and so on, as it says itself. */
