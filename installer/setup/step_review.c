@@ -7,7 +7,7 @@
 
 static void row(struct hx_buf *out, const char *name, const char *value)
 {
-    hx_buf_printf(out, "  %-18s %s\n", name, value);
+    hx_buf_printf(out, " %-13s %s\n", name, value);
 }
 
 static void put_keys(const struct hx_box *b, struct hx_buf *out)

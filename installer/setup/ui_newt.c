@@ -7,7 +7,6 @@
 #include "setup/ui.h"
 
 #define WIDTH    70
-#define TEXT_MAX 14 /* lines of text before it scrolls */
 #define LIST_MAX 8
 
 struct dialogs {
@@ -38,55 +37,87 @@ static void close_progress(struct dialogs *d)
     d->progress_open = false;
 }
 
-/* A window under construction: the text, what the question needs, the buttons. */
+/* A window under construction: the text, the prompt, what the question needs, the buttons. */
 struct window {
     struct hx_ui *ui;
-    newtComponent form, ok, back, leave;
-    int top; /* next free line */
+    newtComponent form, reading, ok, back, leave; /* reading: a text to be scrolled, or NULL */
+    int top;                                      /* next free line */
+    bool compact;
     char title[120];
-    char *text;
+    char *text, *prompt;
 };
 
-/* room: lines that the question needs below the text. */
-static bool open_window(struct window *w, struct hx_ui *ui, const char *text, int room)
+/* Lines of a window besides the text: frame, empty lines, shadow, the help line; buttons in frames
+ * or plain ones. */
+#define AROUND         9
+#define BUTTON_FRAMED  4
+#define BUTTON_COMPACT 1
+
+/* Adds a text of so many lines; more than that are scrolled, by somebody who has to see them before
+ * the answer gets the keys. */
+static void add_text(struct window *w, const char *text, int top, int width, int shown)
+{
+    bool scroll = lines_of(text) > shown;
+    /* newt puts the scroll bar beside the given width. */
+    newtComponent box =
+        newtTextbox(1, top, width - (scroll ? 4 : 2), shown, scroll ? NEWT_FLAG_SCROLL : 0);
+    newtTextboxSetText(box, text);
+    newtFormAddComponent(w->form, box);
+    if (scroll)
+        w->reading = box;
+}
+
+/* text and prompt may be NULL. A long text is scrolled, the prompt always stays in sight. room:
+ * lines that the question needs below it. */
+static bool open_window(struct window *w, struct hx_ui *ui, const char *text, const char *prompt,
+                        int room)
 {
     int cols, rows;
     *w = (struct window){.ui = ui};
     close_progress(self(ui));
     newtGetScreenSize(&cols, &rows);
     int width = cols < WIDTH + 6 ? cols - 6 : WIDTH;
-    w->text = hx_ui_wrap(text, width - 3);
-    if (!w->text) {
+    w->text = hx_ui_wrap(text ? text : "", width - 5);
+    w->prompt = hx_ui_wrap(prompt ? prompt : "", width - 3);
+    if (!w->text || !w->prompt) {
         hx_fail(&ui->error, -ENOMEM, "out of memory");
+        free(w->text);
+        free(w->prompt);
         return false;
     }
-    int lines = lines_of(w->text), most = rows - room - 10;
-    if (most > TEXT_MAX)
-        most = TEXT_MAX;
-    if (most < 3)
-        most = 3;
-    int shown = lines > most ? most : lines;
+    int asked = prompt ? lines_of(w->prompt) : 0, lines = text ? lines_of(w->text) : 0;
+    int gap = asked && lines, most = rows - room - asked - gap - AROUND;
+    w->compact = lines > most - BUTTON_FRAMED;
+    most -= w->compact ? BUTTON_COMPACT : BUTTON_FRAMED;
+    int shown = lines > most ? (most < 3 ? 3 : most) : lines, all = shown + gap + asked;
     snprintf(w->title, sizeof(w->title), "Step %d of %d. %.60s", ui->number, ui->total,
              ui->title ? ui->title : "");
     newtCls();
-    newtPushHelpLine(" Tab: next   Enter: choose   F1: explain   Esc: back");
-    newtCenteredWindow(width, (unsigned)(shown + room + 6), w->title);
+    newtPushHelpLine(lines > shown
+                         ? " Up, Down: read on   Tab: to the answer   F1: explain   Esc: back"
+                         : " Tab: next   Enter: choose   F1: explain   Esc: back");
+    newtCenteredWindow(
+        width, (unsigned)(all + room + 2 + (w->compact ? BUTTON_COMPACT + 1 : BUTTON_FRAMED)),
+        w->title);
     w->form = newtForm(NULL, NULL, 0);
-    newtComponent box = newtTextbox(1, 1, width - 2, shown, lines > shown ? NEWT_FLAG_SCROLL : 0);
-    newtTextboxSetText(box, w->text);
-    newtFormAddComponent(w->form, box);
+    if (lines)
+        add_text(w, w->text, 1, width, shown);
+    if (asked)
+        add_text(w, w->prompt, 1 + shown + gap, width, asked);
     newtFormAddHotKey(w->form, NEWT_KEY_F1);
     newtFormAddHotKey(w->form, NEWT_KEY_ESCAPE);
-    w->top = shown + 2;
+    w->top = all + 2;
     return true;
 }
 
 static void add_buttons(struct window *w, int room)
 {
+    newtComponent (*make)(int left, int top, const char *text) =
+        w->compact ? newtCompactButton : newtButton;
     int top = w->top + room;
-    w->ok = newtButton(8, top, "OK");
-    w->back = newtButton(26, top, "Back");
-    w->leave = newtButton(46, top, "Leave");
+    w->ok = make(8, top, "OK");
+    w->back = make(26, top, "Back");
+    w->leave = make(46, top, "Leave");
     newtFormAddComponents(w->form, w->ok, w->back, w->leave, NULL);
 }
 
@@ -96,6 +127,7 @@ static void close_window(struct window *w)
     newtPopWindow();
     newtPopHelpLine();
     free(w->text);
+    free(w->prompt);
 }
 
 static void tell(struct window *w, const char *text)
@@ -146,22 +178,22 @@ static bool accepted(struct window *w, const struct hx_ui_question *q, const cha
     return false;
 }
 
-static char *question_text(const struct hx_ui_question *q)
+/* The window of a question. */
+static bool open_question(struct window *w, struct hx_ui *ui, const struct hx_ui_question *q,
+                          int room)
 {
-    size_t n = (q->body ? strlen(q->body) : 0) + strlen(q->prompt) + 4;
-    char *text = malloc(n);
-    if (text)
-        snprintf(text, n, "%s%s%s:", q->body ? q->body : "", q->body ? "\n\n" : "", q->prompt);
-    return text;
+    char prompt[300];
+    snprintf(prompt, sizeof(prompt), "%s:", q->prompt);
+    return open_window(w, ui, q->body && *q->body ? q->body : NULL, prompt, room);
 }
 
 static enum hx_ui_reply newt_show(struct hx_ui *ui, const char *text)
 {
     struct window w;
-    if (!open_window(&w, ui, text, 0))
+    if (!open_window(&w, ui, text, NULL, 0))
         return HX_UI_ERROR;
     add_buttons(&w, 0);
-    newtFormSetCurrent(w.form, w.ok);
+    newtFormSetCurrent(w.form, w.reading ? w.reading : w.ok);
     enum hx_ui_reply r = run(&w, "OK goes on, Back goes to the screen before, Leave ends the setup "
                                  "and keeps your answers.");
     close_window(&w);
@@ -172,18 +204,14 @@ static enum hx_ui_reply ask_line(struct hx_ui *ui, const struct hx_ui_question *
                                  size_t size, int flags)
 {
     struct window w;
-    char *text = question_text(q);
-    if (!text || !open_window(&w, ui, text, 2)) {
-        hx_fail(&ui->error, -ENOMEM, "out of memory");
-        free(text);
+    if (!open_question(&w, ui, q, 2))
         return HX_UI_ERROR;
-    }
     const char *initial = flags & NEWT_FLAG_PASSWORD ? "" : q->standard;
     newtComponent entry = newtEntry(1, w.top, initial ? initial : "", WIDTH - 4, NULL,
                                     NEWT_FLAG_SCROLL | NEWT_FLAG_RETURNEXIT | flags);
     newtFormAddComponent(w.form, entry);
     add_buttons(&w, 2);
-    newtFormSetCurrent(w.form, entry);
+    newtFormSetCurrent(w.form, w.reading ? w.reading : entry);
     enum hx_ui_reply r;
     for (;;) {
         r = run(&w, q->help);
@@ -198,7 +226,6 @@ static enum hx_ui_reply ask_line(struct hx_ui *ui, const struct hx_ui_question *
         }
     }
     close_window(&w);
-    free(text);
     return r;
 }
 
@@ -218,13 +245,9 @@ static enum hx_ui_reply newt_choice(struct hx_ui *ui, const struct hx_ui_questio
                                     const struct hx_ui_item *items, int n, int *answer)
 {
     struct window w;
-    char *text = question_text(q);
     int shown = n > LIST_MAX ? LIST_MAX : n;
-    if (!text || !open_window(&w, ui, text, shown + 1)) {
-        hx_fail(&ui->error, -ENOMEM, "out of memory");
-        free(text);
+    if (!open_question(&w, ui, q, shown + 1))
         return HX_UI_ERROR;
-    }
     newtComponent list =
         newtListbox(2, w.top, shown, NEWT_FLAG_RETURNEXIT | (n > shown ? NEWT_FLAG_SCROLL : 0));
     for (int i = 0; i < n; i++) {
@@ -236,7 +259,7 @@ static enum hx_ui_reply newt_choice(struct hx_ui *ui, const struct hx_ui_questio
     }
     newtFormAddComponent(w.form, list);
     add_buttons(&w, shown + 1);
-    newtFormSetCurrent(w.form, list);
+    newtFormSetCurrent(w.form, w.reading ? w.reading : list);
     enum hx_ui_reply r;
     for (;;) {
         r = run(&w, q->help);
@@ -249,7 +272,6 @@ static enum hx_ui_reply newt_choice(struct hx_ui *ui, const struct hx_ui_questio
         }
     }
     close_window(&w);
-    free(text);
     return r;
 }
 

@@ -12,6 +12,7 @@ import subprocess
 import termios
 import time
 
+import pyte
 import pytest
 
 HERE = pathlib.Path(__file__).parent
@@ -19,6 +20,7 @@ VECTORS = HERE.parent / "vectors" / "setup"
 COMMANDS = VECTORS / "commands.json"
 BIN = pathlib.Path(os.environ["HX_BIN"])
 LIMIT = 30  # seconds until something has to appear
+WAITING = ("23", "270")  # select, pselect6: how newt waits for a key
 
 
 def pytest_addoption(parser):
@@ -26,16 +28,21 @@ def pytest_addoption(parser):
 
 
 class Terminal:
-    """A program on a pseudo terminal; `seen` is all that it wrote, carriage returns taken out."""
+    """A program on a pseudo terminal; `seen` is all that it wrote, carriage returns taken out; `screen` what a
+    terminal of 80 columns and 24 lines makes of it."""
 
     def __init__(self, argv, term):
         self.seen = ""
         self.mark = 0
         self.status = None
+        self.read_goal = 0  # settle(): nothing is read from elsewhere before the last key
+        self.screen = pyte.Screen(80, 24)
+        self.painted = pyte.Stream(self.screen)
+        self.painted.use_utf8 = False  # line drawing by character sets
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
             os.execve(argv[0], argv, {"TERM": term, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"})
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
 
     def read(self, wait):
         if not select.select([self.fd], [], [], wait)[0]:
@@ -47,6 +54,7 @@ class Terminal:
                 raise
             data = b""
         self.seen += data.decode("utf-8", "replace").replace("\r", "")
+        self.painted.feed(data.decode("latin-1"))
         return bool(data)
 
     def expect(self, text):
@@ -63,6 +71,35 @@ class Terminal:
                 self.read(0)
                 assert text in self.seen[self.mark:], f"ended before {text!r}: {self.seen[self.mark:]!r}"
 
+    def picture(self):
+        """What a person sees now, without the space at the ends."""
+        return "\n".join(line.rstrip() for line in self.screen.display).strip("\n")
+
+    def proc(self, name):
+        return pathlib.Path(f"/proc/{self.pid}/{name}").read_text()
+
+    def settle(self, quiet=0.0):
+        """Until the program has read all keys and waits for more, and for so many seconds nothing was painted. What it
+        painted last may still be on its way."""
+        end = time.monotonic() + LIMIT
+        while not self.ended():
+            assert time.monotonic() < end, f"does not come to rest; the terminal shows:\n{self.picture()}"
+            waits = self.n_read() >= self.read_goal and self.proc("syscall").split()[0] in WAITING
+            if not self.read(quiet if waits else 0.01) and waits:
+                return
+
+    def shows(self, wanted):
+        """Whether wanted(picture) comes true; then the program waits for keys."""
+        end = time.monotonic() + LIMIT
+        while not wanted(self.picture()) and not self.ended() and time.monotonic() < end:
+            self.read(0.1)
+        self.settle()
+        return wanted(self.picture())
+
+    def n_read(self):
+        """Bytes that the program has read so far, from the terminal and elsewhere."""
+        return int(self.proc("io").split()[1])
+
     def ended(self):
         if self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -74,6 +111,7 @@ class Terminal:
         os.write(self.fd, line.encode() + b"\n")
 
     def keys(self, data):
+        self.read_goal = self.n_read() + len(data)
         os.write(self.fd, data)
 
     def wait(self):
