@@ -70,5 +70,12 @@ int hx_scene_model(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_secure(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_repro(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_damaged(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_update(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_corrupt(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_standby(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_hang(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_sick(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_stuck(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_lost(struct hx_scene *s, struct hx_error *err) HX_MUST;
 
 #endif

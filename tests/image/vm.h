@@ -24,6 +24,13 @@ struct hx_vm_disk {
     int boot;        /* place in the boot order from 0 on, -1: not booted from */
     bool read_only;
     bool snapshot; /* writes are forgotten when QEMU ends */
+    /* NULL, or an existing empty file that gets every write and flush in order (QEMU's
+     * blklogwrites, read by writelog.h). */
+    const char *write_log;
+    /* NULL, or a file with the rules of QEMU's blkdebug: reads that fail. Not with write_log,
+     * snapshot. */
+    const char *errors;
+    bool removable; /* in a port of its own: device_del driveN pulls it, N: its place in the list */
 };
 
 /* systemd credential handed over as an SMBIOS string of type 11. */
@@ -36,6 +43,7 @@ struct hx_vm_setup {
     const char *name;     /* of the files below folder; letters, digits, '-' */
     const char *folder;   /* exists; gets NAME.log, NAME.serial, NAME.pid, NAME.vars, sockets */
     const char *firmware; /* OVMF code, NULL: the built-in BIOS */
+    const char *kernel, *initrd, *cmdline; /* started at once by the built-in BIOS; NULL: from a disk */
     const char *firmware_vars; /* template that is copied to NAME.vars unless that exists */
     unsigned memory_mib;       /* 64..65536 */
     unsigned cpus;             /* 1..16 */
@@ -45,9 +53,14 @@ struct hx_vm_setup {
     unsigned n_credentials;
     bool network;        /* card in a closed network: only SSH in, only the relay out */
     const char *relay;   /* command that serves one connection to HX_VM_FILES, NULL: none */
-    bool cable_out;      /* network card without link */
+    bool cable_out;      /* network card without link until the monitor's "set_link card0 on" */
     bool watchdog;       /* i6300esb, a reset when it bites */
     bool stop_at_reboot; /* QEMU ends instead of booting again */
+    /* The guest's clock follows its instructions, and jumps to the next timer while it waits: ten
+     * minutes of waiting pass at once. One processor; the network's own timers do not fit, so use
+     * the serial port. */
+    bool skip_waiting;
+    const char *clock; /* of the guest when it starts, "1970-01-01T00:00:00"; NULL: the host's */
 };
 
 /* Address and port of the loopback file server as the guest sees it. */

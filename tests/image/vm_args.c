@@ -71,6 +71,9 @@ static int check(const struct hx_vm_setup *s, struct hx_error *err)
     if (s->firmware && !s->firmware_vars)
         return hx_fail(err, -EINVAL, "machine %s: firmware without a file of its variables",
                        s->name);
+    if (s->kernel && (!s->initrd || !s->cmdline))
+        return hx_fail(err, -EINVAL, "machine %s: a kernel without initrd or command line",
+                       s->name);
     for (unsigned i = 0; i < s->n_disks; i++) {
         const struct hx_vm_disk *d = &s->disks[i];
         r = check_text("the path of a disk", d->path, err);
@@ -78,6 +81,10 @@ static int check(const struct hx_vm_setup *s, struct hx_error *err)
             r = check_text("the serial number of a disk", d->serial, err);
         if (!r && d->bus == HX_VM_NVME && !d->serial)
             r = hx_fail(err, -EINVAL, "machine %s: an NVMe drive needs a serial number", s->name);
+        if (!r && d->write_log)
+            r = check_text("the path of a write log", d->write_log, err);
+        if (!r && d->errors)
+            r = check_text("the path of the error rules", d->errors, err);
         if (!r && d->sector && d->sector != 512 && d->sector != 4096)
             r = hx_fail(err, -EINVAL, "machine %s: sectors of %u bytes, expected 512 or 4096",
                         s->name, d->sector);
@@ -96,8 +103,19 @@ static void add_disk(struct hx_vm_args *a, bool *f, const struct hx_vm_disk *d, 
         [HX_VM_IDE] = "ide-hd",
     };
     add(a, f, "-drive");
-    add(a, f, "if=none,id=disk%u,format=raw,file=%s,cache=writeback,discard=unmap%s%s", i, d->path,
-        d->read_only ? ",read-only=on" : "", d->snapshot ? ",snapshot=on" : "");
+    if (d->write_log)
+        add(a, f,
+            "if=none,id=disk%u,driver=blklogwrites,file.driver=raw,file.file.driver=file,"
+            "file.file.filename=%s,log.driver=file,log.filename=%s,log-sector-size=512",
+            i, d->path, d->write_log);
+    else if (d->errors)
+        add(a, f,
+            "if=none,id=disk%u,driver=raw,file.driver=blkdebug,file.config=%s,"
+            "file.image.driver=file,file.image.filename=%s",
+            i, d->errors, d->path);
+    else
+        add(a, f, "if=none,id=disk%u,format=raw,file=%s,cache=writeback,discard=unmap%s%s", i,
+            d->path, d->read_only ? ",read-only=on" : "", d->snapshot ? ",snapshot=on" : "");
     char more[256] = "";
     size_t n = 0;
     if (d->serial)
@@ -108,6 +126,12 @@ static void add_disk(struct hx_vm_args *a, bool *f, const struct hx_vm_disk *d, 
                              ",logical_block_size=%u,physical_block_size=%u", d->sector, d->sector);
     if (d->boot >= 0)
         snprintf(more + n, sizeof(more) - n, ",bootindex=%d", d->boot);
+    if (d->removable) {
+        add(a, f, "-device");
+        add(a, f, "pcie-root-port,id=port%u,chassis=%u,slot=%u", i, i + 1, i + 1);
+        n = strlen(more);
+        snprintf(more + n, sizeof(more) - n, ",id=drive%u,bus=port%u", i, i);
+    }
     add(a, f, "-device");
     add(a, f, "%s,drive=disk%u%s", devices[d->bus], i, more);
 }
@@ -186,7 +210,6 @@ int hx_vm_args_make(const struct hx_vm_setup *s, struct hx_vm_args *args, struct
     static const char *const fixed[] = {
         "-nodefaults", "-no-user-config",
         "-machine",    "q35",
-        "-accel",      "tcg,thread=multi",
         "-cpu",        "max",
         "-display",    "none",
         "-vga",        "std",
@@ -194,17 +217,34 @@ int hx_vm_args_make(const struct hx_vm_setup *s, struct hx_vm_args *args, struct
     };
     for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
         add(&a, &failed, "%s", fixed[i]);
+    add(&a, &failed, "-accel");
+    add(&a, &failed, s->skip_waiting ? "tcg,thread=single" : "tcg,thread=multi");
+    if (s->skip_waiting) {
+        add(&a, &failed, "-icount");
+        add(&a, &failed, "shift=0,sleep=off");
+    }
+    if (s->skip_waiting || s->clock) {
+        add(&a, &failed, "-rtc");
+        add(&a, &failed, "base=%s,clock=%s", s->clock ? s->clock : "utc",
+            s->skip_waiting ? "vm" : "host");
+    }
     add(&a, &failed, "-name");
     add(&a, &failed, "%s", s->name);
     add(&a, &failed, "-m");
     add(&a, &failed, "%u", s->memory_mib);
     add(&a, &failed, "-smp");
-    add(&a, &failed, "%u", s->cpus);
+    add(&a, &failed, "%u", s->skip_waiting ? 1 : s->cpus);
     if (s->firmware) {
         add(&a, &failed, "-drive");
         add(&a, &failed, "if=pflash,unit=0,format=raw,readonly=on,file=%s", s->firmware);
         add(&a, &failed, "-drive");
         add(&a, &failed, "if=pflash,unit=1,format=raw,file=%s/%s.vars", s->folder, s->name);
+    }
+    if (s->kernel) {
+        const char *const direct[] = {"-kernel", s->kernel, "-initrd",
+                                      s->initrd, "-append", s->cmdline};
+        for (size_t i = 0; i < sizeof(direct) / sizeof(direct[0]); i++)
+            add(&a, &failed, "%s", direct[i]);
     }
     add(&a, &failed, "-chardev");
     add(&a, &failed,

@@ -1,0 +1,64 @@
+/* Steps that the scenarios on an installed drive share: a machine on a copy of a drive, commands in
+ * it with what they have to say, update bundles of other versions, files put into the ext4 of a
+ * drive that lies still. */
+#ifndef HX_TESTS_IMAGE_KIT_H
+#define HX_TESTS_IMAGE_KIT_H
+
+#include "image/scene.h"
+
+/* Versions that tests/image/variant.sh makes; the number is put behind the image's own version. */
+enum hx_kit_fault {
+    HX_KIT_GOOD,
+    HX_KIT_HANG,
+    HX_KIT_SICK,
+    HX_KIT_STUCK,
+    HX_KIT_LOST,
+    HX_KIT_NEXT, /* good as well, later than all others */
+    HX_KIT_FAULTS
+};
+
+struct hx_kit_bundle {
+    char path[300];
+    char version[40];
+};
+
+/* IMAGE_VERSION of the built image. */
+int hx_kit_version(const struct hx_scene *s, char *out, size_t size, struct hx_error *err) HX_MUST;
+/* Made once, and again when the image is another one. */
+int hx_kit_bundle(struct hx_scene *s, enum hx_kit_fault fault, struct hx_kit_bundle *out,
+                  struct hx_error *err) HX_MUST;
+
+/* "WORK/NAME.SUFFIX" */
+void hx_kit_path(const struct hx_scene *s, const char *name, const char *suffix, char *out,
+                 size_t size);
+/* Describes the machine NAME with a copy of the drive `from` as NAME.disk, fresh firmware variables
+ * and the answers as credential; further disks may be added before it is started. */
+int hx_kit_machine(struct hx_scene *s, const char *name, const char *from,
+                   struct hx_error *err) HX_MUST;
+/* Starts what is described (again after hx_kit_cut) and learns the port. */
+int hx_kit_start(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_kit_login(struct hx_scene *s, struct hx_error *err) HX_MUST;
+/* Power cut. */
+void hx_kit_cut(struct hx_scene *s);
+/* Orderly power off from inside, until QEMU has ended. */
+int hx_kit_power_off(struct hx_scene *s, struct hx_error *err) HX_MUST;
+/* The drive as a power cut in this moment would leave it, as the file `to`; the machine goes on. */
+int hx_kit_snapshot(struct hx_scene *s, const char *to, struct hx_error *err) HX_MUST;
+
+/* A command as admin: its exit status, and words that its output has to hold (NULL: any). */
+int hx_kit_expect(struct hx_scene *s, const char *command, int status, const char *words,
+                  struct hx_error *err) HX_MUST;
+/* The first line of what a command says; status 0. */
+int hx_kit_ask(struct hx_scene *s, const char *command, char *out, size_t size,
+               struct hx_error *err) HX_MUST;
+/* Waits until no job is left and says the state, which has to be "running". */
+int hx_kit_settled(struct hx_scene *s, struct hx_error *err) HX_MUST;
+
+/* One command of debugfs on partition `number` of a drive image, with write access. */
+int hx_kit_debugfs(struct hx_scene *s, const char *disk, unsigned number, const char *command,
+                   struct hx_buf *out, struct hx_error *err) HX_MUST;
+/* First byte and size of a partition of a drive image with sectors of 512 bytes. */
+int hx_kit_partition(const char *disk, unsigned number, uint64_t *at, uint64_t *n_bytes,
+                     struct hx_error *err) HX_MUST;
+
+#endif
