@@ -38,6 +38,19 @@ static const struct scenario {
     {"sick", LONG, 2400, "U4: nobody can log in, old version", hx_scene_sick},
     {"stuck", LONG, 2400, "U3: boot-complete never comes, old version", hx_scene_stuck},
     {"lost", LONG, 2400, "U4: /var cannot be mounted, old version", hx_scene_lost},
+    {"dl-cuts", LONG, 2400, "D2: power cuts at 10, 50, 99 % and while the model is published",
+     hx_scene_cuts_download},
+    {"faults", LONG, 1500, "D3: a server that cuts, stalls, fails, sends wrong bytes",
+     hx_scene_faults},
+    {"refused", LONG, 1800, "D3: a server that says no: said, not stamped, goes on",
+     hx_scene_refused},
+    {"full", LONG, 1500, "D4: the models' disk fills up under the download", hx_scene_full},
+    {"offline", LONG, 1200, "D5: the model from a disk, no server within reach", hx_scene_offline},
+    {"rot", LONG, 1500, "D6: a flipped bit is found, only its piece is fetched again",
+     hx_scene_rot},
+    {"requests", LONG, 3000, "E1: a hundred requests through the tunnel", hx_scene_requests},
+    {"crashes", LONG, 1500, "E2: the engine crashes in a loop", hx_scene_crashes},
+    {"nonet", LONG, 1200, "F1: no network at the first start, a cable later", hx_scene_no_network},
     {"damaged", LONG, 600, "I7: a damaged stick installs nothing", hx_scene_damaged},
     {"repro", LONG, 900, "B1: two builds are alike, byte by byte", hx_scene_repro},
 };
@@ -77,6 +90,7 @@ static int run_one(const struct scenario *sc, const char *build, const char *wor
     s->vm.log_fd = s->vm.console_fd = -1;
     s->deadline = hx_child_clock() + (int64_t)sc->seconds * 1000;
     snprintf(s->stick, sizeof(s->stick), "%s/image/work/out/stick.img", build);
+    snprintf(s->served, sizeof(s->served), "%s/served.disk", work);
     snprintf(s->installed, sizeof(s->installed), "%s/installed.disk", work);
     int r = 0;
     if (access(s->stick, R_OK) < 0)

@@ -113,8 +113,9 @@ int hx_mirror_start(struct hx_mirror *m, struct hx_scene *s, struct hx_error *er
     snprintf(log, sizeof(log), "%s/mirror.log", s->work);
     if (unlink(log) < 0 && errno != ENOENT)
         return hx_fail_errno(err, errno, "%s", log);
-    const char *const argv[] = {"python3", "-B", "tests/image/mirror.py", model, m->lock,
-                                fetch,     NULL};
+    snprintf(m->folder, sizeof(m->folder), "%s/offline", s->work);
+    const char *const argv[] = {"python3", "-B", "tests/image/mirror.py", model, m->lock, fetch,
+                                m->folder, NULL};
     r = hx_child_start(&m->child, argv, log, NULL, err);
     if (!r)
         r = read_ready(m, log, err);
@@ -184,17 +185,21 @@ void hx_mirror_close(struct hx_mirror *m)
     hx_child_kill(&m->child);
 }
 
+void hx_mirror_plug(struct hx_mirror *m, struct hx_scene *s, const char *stick)
+{
+    struct hx_vm_disk *d = hx_scene_add_disk(s, stick, HX_VM_USB);
+    d->boot = -1;
+    d->read_only = true;
+    s->setup.relay = m->relay;
+}
+
 int hx_mirror_box(struct hx_mirror *m, struct hx_scene *s, const char *name, const char *more,
                   struct hx_error *err)
 {
     char answers[2000];
     snprintf(answers, sizeof(answers), "%s%s", m->answers, more);
     int r = hx_scene_prepare(s, name, answers, err);
-    if (r)
-        return r;
-    struct hx_vm_disk *stick = hx_scene_add_disk(s, m->stick, HX_VM_USB);
-    stick->boot = -1;
-    stick->read_only = true;
-    s->setup.relay = m->relay;
-    return 0;
+    if (!r)
+        hx_mirror_plug(m, s, m->stick);
+    return r;
 }

@@ -12,6 +12,7 @@ struct hx_mirror {
     char model[64];
     uint64_t n_bytes;   /* of a whole download */
     char lock[300];     /* file on the host */
+    char folder[300];   /* the repositories' files and model.lock.json, for an offline disk */
     char stick[300];    /* ext4 image with model.lock.json */
     char relay[600];    /* command for hx_vm_setup.relay */
     char answers[1200]; /* lines that make a box download from here */
@@ -27,6 +28,8 @@ int hx_mirror_clear(struct hx_mirror *m, struct hx_error *err) HX_MUST;
 int hx_mirror_stats(struct hx_mirror *m, unsigned *n_requests, uint64_t *n_bytes,
                     struct hx_error *err) HX_MUST;
 void hx_mirror_close(struct hx_mirror *m);
+/* Adds a stick, and the way to the port. */
+void hx_mirror_plug(struct hx_mirror *m, struct hx_scene *s, const char *stick);
 /* hx_scene_prepare for a box that downloads from here: with the stick and the way to the port. */
 int hx_mirror_box(struct hx_mirror *m, struct hx_scene *s, const char *name, const char *more,
                   struct hx_error *err) HX_MUST;

@@ -1,7 +1,8 @@
 """A mirror on the loopback address with the two repositories that the demo hybrid is made of, for the scenarios that
 download. First it stands as a model hub, so that `hx-fetch lock` makes the lock file; then as a plain folder server.
 
-    mirror.py MODEL LOCK HX_FETCH    MODEL: folder of `hx-inspect tiny`; LOCK: file to write
+    mirror.py MODEL LOCK HX_FETCH [FOLDER]    MODEL: folder of `hx-inspect tiny`; LOCK: file to write;
+                                              FOLDER: gets the repositories' files and the lock file, for a disk
 
 Prints "mirror PORT CONTROL SHA256 NAME BYTES" once it serves. The control port takes
     GET /stats           "REQUESTS BYTES": requests for data and body bytes sent since the start or /clear
@@ -45,6 +46,17 @@ def sha256(path):
         return repository.hashlib.file_digest(f, "sha256").hexdigest()
 
 
+def dump(repositories, lock, folder):
+    for r in repositories:
+        for path, f in r.files.items():
+            to = os.path.join(folder, r.name, path)
+            os.makedirs(os.path.dirname(to), exist_ok=True)
+            with open(to, "wb") as out:
+                out.write(f.read())
+    with open(lock, "rb") as f, open(os.path.join(folder, "model.lock.json"), "wb") as out:
+        out.write(f.read())
+
+
 class Control(http.server.BaseHTTPRequestHandler):
     mirror = None
 
@@ -77,6 +89,8 @@ def main():
     model, lock, hx_fetch = sys.argv[1:4]
     repositories = repository.from_demo(model)
     plan = make_lock(repositories, lock, hx_fetch)
+    if len(sys.argv) > 4:
+        dump(repositories, lock, sys.argv[4])
     mirror = Hub(*repositories, kind="plain")
     Control.mirror = mirror
     control = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Control)

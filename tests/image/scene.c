@@ -68,6 +68,21 @@ int hx_scene_prepare(struct hx_scene *s, const char *name, const char *more, str
     return 0;
 }
 
+int hx_scene_prepare_served(struct hx_scene *s, const char *name, struct hx_error *err)
+{
+    if (access(s->served, R_OK) < 0)
+        return hx_fail(err, HX_SCENE_SKIP, "no drive with a model: scenario model comes first");
+    snprintf(s->disk, sizeof(s->disk), "%s/%s.disk", s->work, name);
+    int r = hx_rawdisk_copy(s->served, s->disk, err);
+    if (!r)
+        r = hx_ssh_make_key(&s->ssh, s->work, err);
+    if (!r)
+        r = hx_scene_setup(s, name, err);
+    if (!r)
+        hx_scene_add_disk(s, s->disk, HX_VM_NVME)->serial = HX_SCENE_SERIAL;
+    return r;
+}
+
 int hx_scene_power_on(struct hx_scene *s, struct hx_error *err)
 {
     int r = hx_vm_start(&s->vm, &s->setup, err);

@@ -19,6 +19,7 @@ struct hx_scene {
     const char *work;    /* own folder of this run: disks, logs, keys */
     char stick[256];     /* the image as built; never written to */
     char installed[256]; /* drive as scenario `install` leaves it */
+    char served[256];    /* drive as scenario `model` leaves it: with the model */
     int64_t deadline;    /* of this scenario */
     struct hx_ssh ssh;
     struct hx_vm vm; /* closed by the runner whatever happens */
@@ -39,6 +40,8 @@ int hx_scene_boot_installed(struct hx_scene *s, const char *name, struct hx_erro
  * the caller adds what the machine needs more. */
 int hx_scene_prepare(struct hx_scene *s, const char *name, const char *more,
                      struct hx_error *err) HX_MUST;
+/* The same with the drive that has the model; no answers, nothing to download from. */
+int hx_scene_prepare_served(struct hx_scene *s, const char *name, struct hx_error *err) HX_MUST;
 int hx_scene_power_on(struct hx_scene *s, struct hx_error *err) HX_MUST;
 /* Orderly end by the power button; the drive is as the box left it. */
 int hx_scene_power_off(struct hx_scene *s, struct hx_error *err) HX_MUST;
@@ -67,6 +70,15 @@ int hx_scene_audit(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_install(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_first_boot(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_model(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_cuts_download(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_faults(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_refused(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_full(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_offline(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_rot(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_requests(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_crashes(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_no_network(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_secure(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_repro(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_damaged(struct hx_scene *s, struct hx_error *err) HX_MUST;

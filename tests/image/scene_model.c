@@ -157,7 +157,8 @@ static const struct hx_check served[] = {
     {"download", "systemctl show -P Result hx-fetch", "success\n"},
     {"hashes", "hx-fetch verify --check", NULL},
     {"stamp", "grep -c '\"complete\":true' /srv/models/current/state.json", "1\n"},
-    {"left over", "find /srv/models -name '*.part' -o -name '*.journal'", ""},
+    {"left over",
+     "find /srv/models/incoming /srv/models/current/ -name '*.part' -o -name '*.journal'", ""},
     {"sockets",
      "ss -Hltun | awk '{print $1, $5}' | grep -v -e ':68$' -e 127.0.0.53 -e 127.0.0.54 | sort",
      "tcp 0.0.0.0:22\ntcp 127.0.0.1:8000\ntcp [::]:22\n"},
@@ -221,6 +222,7 @@ int hx_scene_model(struct hx_scene *s, struct hx_error *err)
 {
     struct hx_mirror m;
     struct hx_tunnel t = {0};
+    unlink(s->served);
     int r = hx_mirror_start(&m, s, err);
     if (r)
         return r;
@@ -231,6 +233,10 @@ int hx_scene_model(struct hx_scene *s, struct hx_error *err)
     if (!r)
         r = start_again(s, &t, err);
     hx_child_kill(&t.child);
+    if (!r)
+        r = hx_scene_power_off(s, err);
+    if (!r && rename(s->disk, s->served) < 0)
+        r = hx_fail_errno(err, errno, "%s", s->served);
     hx_mirror_close(&m);
     return r;
 }

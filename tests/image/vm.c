@@ -102,6 +102,9 @@ int hx_vm_start(struct hx_vm *vm, const struct hx_vm_setup *setup, struct hx_err
         r = hx_child_start(&vm->qemu, (const char *const *)args.v, log, path, err);
     }
     hx_vm_args_free(&args);
+    /* QEMU has no option for it; the firmware is far from looking at the card. */
+    if (!r && setup->network && setup->cable_out)
+        r = hx_vm_monitor(vm, "set_link card0 off", NULL, err);
     if (r)
         hx_vm_close(vm);
     return r ? hx_wrap(err, r, "machine %s", setup->name) : 0;
