@@ -18,6 +18,7 @@
 #define CAP_MIN     16
 #define CAP_GROW_S  1.0
 #define DRAIN_S     2.0
+#define SHORT       0   /* in place of an errno: less came than the row needs */
 #define DECODING_S  0.1 /* a running decode is assumed for this long after its last plan */
 
 double hx_engram_now(void)
@@ -130,10 +131,10 @@ static void count_error(struct hx_engram_drive *d, enum hx_engram_error_kind kin
 
 static enum hx_engram_error_kind kind_of(int native)
 {
-    return native == EIO                         ? HX_ENGRAM_ERR_IO
+    return native == EIO || native == ENODATA    ? HX_ENGRAM_ERR_IO
            : native == ENODEV || native == ENXIO ? HX_ENGRAM_ERR_GONE
            : native == ETIMEDOUT                 ? HX_ENGRAM_ERR_SLOW
-           : native == ENODATA                   ? HX_ENGRAM_ERR_SHORT
+           : native == SHORT                     ? HX_ENGRAM_ERR_SHORT
                                                  : HX_ENGRAM_ERR_OTHER;
 }
 
@@ -205,7 +206,7 @@ static void read_failed(struct hx_engram_drive *d, struct hx_engram_job *j, int 
     struct hx_error reason;
     count_error(d, kind_of(native));
     bool lost = is_lost(d, native);
-    if (native == ENODATA && hx_engram_file_check(f, &reason) < 0)
+    if (native == SHORT && hx_engram_file_check(f, &reason) < 0)
         lost = true; /* the file is shorter than it was */
     else if (lost)
         hx_fail(&reason, -EHOSTDOWN, "%s: %s", f->path,
@@ -370,12 +371,13 @@ complete(struct hx_engram_drive *d, const struct hx_engram_io_done *c, double no
                 return NULL;
         }
         free_slot(d, c->slot);
-        read_failed(d, j, ENODATA, res == 0 ? "the file ends before the row" : "short read");
+        read_failed(d, j, SHORT, res == 0 ? "the file ends before the row" : "short read");
         return NULL;
     }
     if (res < 0) {
         free_slot(d, c->slot);
-        read_failed(d, j, -res, NULL);
+        /* What block devices say of a bad sector means something else everywhere else. */
+        read_failed(d, j, -res, res == -ENODATA ? "the drive cannot read this sector" : NULL);
         return NULL;
     }
     y->table[j->flight->table].reads++;
