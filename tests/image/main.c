@@ -52,6 +52,8 @@ static const struct scenario {
     {"crashes", LONG, 1500, "E2: the engine crashes in a loop", hx_scene_crashes},
     {"nonet", LONG, 1200, "F1: no network at the first start, a cable later", hx_scene_no_network},
     {"damaged", LONG, 600, "I7: a damaged stick installs nothing", hx_scene_damaged},
+    {"drive", LONG, 900, "G: an Engram drive with a bad sector, a slow one, a pulled one",
+     hx_scene_drive},
     {"repro", LONG, 900, "B1: two builds are alike, byte by byte", hx_scene_repro},
 };
 #define N_SCENARIOS ((int)(sizeof(scenarios) / sizeof(scenarios[0])))

@@ -81,6 +81,7 @@ int hx_scene_crashes(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_no_network(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_secure(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_repro(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_drive(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_damaged(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_update(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_corrupt(struct hx_scene *s, struct hx_error *err) HX_MUST;
