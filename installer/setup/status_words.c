@@ -138,7 +138,7 @@ static void put_fetch(const struct hx_status *s, struct hx_buf *out)
     hx_buf_printf(out, "Download:  %s, %.1f %%", s->fetch.phase, s->fetch.percent);
     if (s->fetch.rate > 0)
         hx_buf_printf(out, ", %.1f MB/s", (double)s->fetch.rate / 1e6);
-    if (s->fetch.eta_s >= 0)
+    if (s->fetch.eta_s >= 0 && !is(s->fetch.phase, "complete"))
         hx_buf_printf(out, ", about %lld h %lld min left", (long long)s->fetch.eta_s / 3600,
                       (long long)s->fetch.eta_s % 3600 / 60);
     hx_buf_puts(out, "\n");
