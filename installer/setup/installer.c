@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/json_read.h"
+#include "setup/lock.h"
 #include "setup/stream.h"
 
 #define CHECK_MS  900000
@@ -383,6 +384,7 @@ enum hx_ui_reply hx_installer_run(struct hx_setup *s, const char *answers, bool 
     in->answers = answers;
     for (int i = 0; i < N_SCREENS && !in->try_out;) {
         hx_ui_screen(s->ui, i + 1, N_SCREENS, screens[i].title);
+        hx_setup_lock_screen(s, i + 1, N_SCREENS, screens[i].title);
         reply = screens[i].ask(in);
         if (reply == HX_UI_NEXT)
             i++;

@@ -1,58 +1,142 @@
 #include "setup/lock.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
 
-#define LOCK "/run/hx170/setup.lock"
+#define LOCK   "/run/hx170/setup.lock"
+#define RECORD 256 /* bytes of the file */
 
-static void read_holder(int fd, char *holder, size_t size)
+#define LOOK_MS 500
+
+/* What the file says: line 0 about the holder, line 1 the open screen. "": nothing. */
+static void read_line(int fd, int line, char *out, size_t size)
 {
-    ssize_t n = pread(fd, holder, size - 1, 0);
-    holder[n > 0 ? n : 0] = '\0';
-    holder[strcspn(holder, "\n")] = '\0';
-    for (char *p = holder; *p; p++) {
+    char text[RECORD + 1];
+    ssize_t n = pread(fd, text, RECORD, 0);
+    text[n > 0 ? n : 0] = '\0';
+    const char *at = text;
+    for (; line > 0 && at; line--) {
+        at = strchr(at, '\n');
+        at = at ? at + 1 : NULL;
+    }
+    snprintf(out, size, "%.*s", at ? (int)strcspn(at, "\n") : 0, at ? at : "");
+    for (char *p = out; *p; p++) {
         if ((unsigned char)*p < 0x20 || (unsigned char)*p > 0x7E)
             *p = '?';
     }
 }
 
-int hx_setup_lock(const struct hx_setup *s, int *fd, char *holder, size_t size,
-                  struct hx_error *err)
+/* One write of the same length each time: a reader never sees half of it. */
+static int write_record(int fd, const char *screen)
 {
-    char at[HX_ROOT_PATH], line[160];
+    char record[RECORD];
+    const char *tty = ttyname(STDIN_FILENO);
+    int n = snprintf(record, sizeof(record), "process %d on %.60s\n%.120s\n", (int)getpid(),
+                     tty ? tty : "no terminal", screen);
+    memset(record + n, '\n', sizeof(record) - (size_t)n);
+    return pwrite(fd, record, sizeof(record), 0) == sizeof(record) ? 0 : -errno;
+}
+
+/* Opens the file without the lock. */
+static int open_lock(const struct hx_setup *s, struct hx_error *err)
+{
+    char at[HX_ROOT_PATH];
     int r = hx_setup_path(s, LOCK, at, err);
     if (r == 0)
         r = hx_setup_folders(at, err);
     if (r < 0)
         return r;
-    int lock = open(at, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-    if (lock < 0)
-        return hx_fail_errno(err, errno, "%s: cannot open", at);
-    if (flock(lock, LOCK_EX | LOCK_NB) < 0) {
-        r = errno == EWOULDBLOCK ? -EBUSY : -errno;
-        read_holder(lock, holder, size);
-        close(lock);
-        if (r == -EBUSY)
-            return hx_fail(err, r, "another setup runs: %s", holder);
-        return hx_fail(err, r, "%s: cannot lock: %s", at, strerror(-r));
-    }
-    const char *tty = ttyname(STDIN_FILENO);
-    int n = snprintf(line, sizeof(line), "process %d on %.60s\n", (int)getpid(),
-                     tty ? tty : "no terminal");
-    if (ftruncate(lock, 0) < 0 || pwrite(lock, line, (size_t)n, 0) != n) {
-        r = hx_fail_errno(err, errno, "%s: cannot write", at);
-        close(lock);
-        return r;
-    }
-    *fd = lock;
+    int fd = open(at, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    return fd >= 0 ? fd : hx_fail_errno(err, errno, "%s: cannot open", at);
+}
+
+/* Takes the lock through fd. -EBUSY, without a message. */
+static int take(struct hx_setup *s, int fd, struct hx_error *err)
+{
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+        return errno == EWOULDBLOCK ? -EBUSY : hx_fail_errno(err, errno, "%s: cannot lock", LOCK);
+    int r = ftruncate(fd, 0) < 0 ? -errno : write_record(fd, "");
+    if (r < 0)
+        return hx_fail_errno(err, -r, "%s: cannot write", LOCK);
+    s->lock_fd = fd;
     return 0;
 }
 
-void hx_setup_unlock(int fd)
+int hx_setup_lock(struct hx_setup *s, char *holder, size_t size, struct hx_error *err)
 {
-    if (fd >= 0)
+    int fd = open_lock(s, err);
+    if (fd < 0)
+        return fd;
+    int r = take(s, fd, err);
+    if (r == -EBUSY) {
+        read_line(fd, 0, holder, size);
+        hx_fail(err, r, "another setup runs: %s", holder);
+    }
+    if (r < 0)
         close(fd);
+    return r;
+}
+
+void hx_setup_unlock(struct hx_setup *s)
+{
+    if (s->lock_fd >= 0)
+        close(s->lock_fd);
+    s->lock_fd = -1;
+}
+
+void hx_setup_lock_screen(const struct hx_setup *s, int number, int total, const char *title)
+{
+    char screen[120];
+    snprintf(screen, sizeof(screen), "Step %d of %d. %s", number, total, title);
+    /* Only a help for those who watch: that it could not be written changes nothing. */
+    if (s->lock_fd >= 0 && write_record(s->lock_fd, screen) < 0)
+        return;
+}
+
+/* ---- the second console ---------------------------------------------------------------------- */
+
+/* Waits a moment for a line. 1: the person leaves, 0: not. */
+static int wants_to_leave(int in)
+{
+    struct pollfd p = {in, POLLIN, 0};
+    char line[64];
+    if (poll(&p, 1, LOOK_MS) <= 0)
+        return 0;
+    ssize_t n = read(in, line, sizeof(line));
+    return n <= 0 || (n == 2 && line[0] == 'q');
+}
+
+int hx_setup_watch(struct hx_setup *s, int in, FILE *out, struct hx_error *err)
+{
+    char holder[160], shown[160] = "", screen[160];
+    int fd = open_lock(s, err), r;
+    if (fd < 0)
+        return fd;
+    read_line(fd, 0, holder, sizeof(holder));
+    fprintf(out,
+            "\nThe setup is open on another screen (%s) and is answered there.\n"
+            "This screen only shows how far it is. q and Enter leaves.\n\n",
+            holder);
+    while ((r = take(s, fd, err)) == -EBUSY) {
+        read_line(fd, 1, screen, sizeof(screen));
+        if (*screen && strcmp(screen, shown) != 0) {
+            fprintf(out, "There: %s\n", screen);
+            memcpy(shown, screen, sizeof(shown));
+        }
+        fflush(out);
+        if (wants_to_leave(in)) {
+            r = hx_fail(err, -ECANCELED, "left");
+            break;
+        }
+    }
+    if (r < 0)
+        close(fd);
+    else
+        fprintf(out, "\nThe setup on the other screen has ended.\n");
+    fflush(out);
+    return r;
 }

@@ -336,22 +336,44 @@ static int ask_automatic(struct hx_setup *s, const struct options *o, bool insta
     return ask_locked(s, o, install, "");
 }
 
-static int command_ask(struct hx_setup *s, const struct options *o)
+static bool is_set_up(const struct hx_setup *s)
+{
+    return hx_root_exists(s->root, HX_SETUP_BOX);
+}
+
+/* Takes the lock; a console that has all questions waits for it behind a view of the other one.
+ * *done: meanwhile the other one has set the box up. Exit status. */
+static int take_lock(struct hx_setup *s, const struct options *o, bool install, bool *done)
 {
     struct hx_error err;
     char holder[160];
-    int lock = -1;
+    bool before = is_set_up(s);
+    int r = hx_setup_lock(s, holder, sizeof(holder), &err);
+    if (r == -EBUSY && o->n_words == 0 && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)) {
+        r = hx_setup_watch(s, STDIN_FILENO, stdout, &err);
+        if (r == -ECANCELED)
+            return EX_TEMPFAIL;
+        *done = r == 0 && !install && !before && is_set_up(s);
+    }
+    return r == 0 ? EX_OK : fail(r == -EBUSY ? EX_UNAVAILABLE : EX_CANTCREAT, &err);
+}
+
+static int command_ask(struct hx_setup *s, const struct options *o)
+{
     bool install = o->n_words ? strcmp(o->word[0], "install") == 0 : hx_installer_mode(s);
-    int r = hx_setup_lock(s, &lock, holder, sizeof(holder), &err);
-    if (r < 0)
-        return fail(r == -EBUSY ? EX_UNAVAILABLE : EX_CANTCREAT, &err);
+    bool done = false;
+    int code = take_lock(s, o, install, &done);
+    if (code != EX_OK || done) {
+        hx_setup_unlock(s);
+        return code;
+    }
     hx_media_mount(s);
     /* On the stick's screens the answers were used before, by the service that has no terminal. */
     bool used = install && o->n_words == 0, automatic = o->answers && !strcmp(o->answers, "auto");
-    int code = automatic && !used
-                   ? ask_automatic(s, o, install)
-                   : ask_locked(s, o, install, o->answers && !automatic ? o->answers : "");
-    hx_setup_unlock(lock);
+    code = automatic && !used
+               ? ask_automatic(s, o, install)
+               : ask_locked(s, o, install, o->answers && !automatic ? o->answers : "");
+    hx_setup_unlock(s);
     return code;
 }
 
@@ -385,8 +407,7 @@ int main(int argc, char **argv)
         return code < 0 ? EX_OK : code;
     if (o.n_words == 2)
         return command_check(o.word[1]);
-    bool reads = o.n_words && strcmp(o.word[0], "list") == 0;
-    if (geteuid() != 0 && !o.root && !o.commands && !reads)
+    if (geteuid() != 0 && !o.root && !o.commands)
         return as_root(argv);
     if (hx_setup_open(&s, o.root, o.commands, &err) < 0)
         return fail(EX_NOINPUT, &err);

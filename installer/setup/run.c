@@ -7,12 +7,14 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "setup/lock.h"
 #include "setup/setup.h"
 
 int hx_setup_open(struct hx_setup *s, const char *root_dir, const char *commands,
                   struct hx_error *err)
 {
-    *s = (struct hx_setup){.root_dir = root_dir && strcmp(root_dir, "/") != 0 ? root_dir : ""};
+    *s = (struct hx_setup){.root_dir = root_dir && strcmp(root_dir, "/") != 0 ? root_dir : "",
+                           .lock_fd = -1};
     hx_box_init(&s->box);
     int r = hx_root_open(root_dir, &s->root, err);
     if (r == 0 && (commands || *s->root_dir))
@@ -177,6 +179,7 @@ static enum hx_ui_reply ask(struct hx_setup *s, int i, struct hx_error *err)
 {
     const struct hx_setup_step *step = &hx_setup_steps[i];
     hx_ui_screen(s->ui, i + 1, hx_setup_n_steps, step->title);
+    hx_setup_lock_screen(s, i + 1, hx_setup_n_steps, step->title);
     enum hx_ui_reply reply = step->ask(s);
     if (reply == HX_UI_ERROR)
         *err = s->ui->error;

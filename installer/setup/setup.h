@@ -33,6 +33,7 @@ struct hx_setup {
     struct hx_box box; /* draft: what was answered so far */
     bool scripted;     /* an answers file speaks */
     char token[512];   /* entered just now, "": none; wiped after apply */
+    int lock_fd;       /* of the one setup that may run (lock.h), -1: not held */
     bool cold_start;   /* apply found that the machine has to be switched off and on */
 };
 

@@ -69,13 +69,62 @@ def test_killed_at_each_screen(machine, stop):
 
 
 def test_second_setup_is_told(machine):
+    """Without a terminal, or for one step only, there is nothing to watch."""
     first = machine.start("--plain")
     first.expect("Name [hx170]: ")
     second = machine.run("hx-setup", "--plain")
     assert second.returncode == 69
     assert "another setup runs: process" in second.stderr
+    third = machine.start("name")
+    third.expect("another setup runs: process")
+    assert third.wait() == 69
     first.send("q")
     assert first.wait() == 75
+
+
+@pytest.mark.parametrize("term", ["dumb", "linux"])
+def test_second_console_watches(machine, term):
+    """It shows which screen is open at the other one, takes no answer, and is content with the result."""
+    first = machine.start("--plain")
+    first.expect("Name [hx170]: ")
+    first.mark = 0
+    second = machine.start(term=term)
+    text = second.expect("There: Step 1 of 10. Device name\n")
+    assert f"process {first.pid} on /dev/pts/" in text and "only shows how far it is" in text
+    second.send("other-name")
+    for number, step in enumerate(STEPS, 1):
+        if number > 1:
+            second.expect(f"There: Step {number} of 10. ")
+        go_through(first, [step], refuse=False)
+    assert first.wait() == 0
+    second.expect("The setup on the other screen has ended.")
+    assert second.wait() == 0
+    assert "hostname = box1\n" in machine.box and "Step 1 of 10. Device name\n\n" not in second.seen
+
+
+def test_second_console_goes_on(machine):
+    """The first one is cut off: the second takes over at the screen that was open there."""
+    first = machine.start("--plain")
+    go_through(first, STEPS[:2], refuse=False)
+    first.expect("Which [1]: ")
+    second = machine.start("--plain")
+    second.expect("There: Step 3 of 10. Network")
+    first.close()
+    machine.terminals.remove(first)
+    assert "Step 3 of 10. Network" in second.expect("Which [1]: ")
+    second.send("q")
+    assert second.wait() == 75
+
+
+def test_second_console_can_be_left(machine):
+    first = machine.start("--plain")
+    first.expect("Name [hx170]: ")
+    second = machine.start("--plain")
+    second.expect("There: Step 1 of 10.")
+    second.send("q")
+    assert second.wait() == 75
+    first.send("box9")
+    first.expect("Public key or path: ")
 
 
 def test_terminal_signs_of_foreign_text(machine, key):

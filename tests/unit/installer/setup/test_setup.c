@@ -491,19 +491,20 @@ static void test_settings_not_understood(void **state)
 
 static void test_lock(void **state)
 {
-    struct hx_setup s;
+    struct hx_setup one, two;
     struct hx_error err;
     char holder[160];
-    int one = -1, two = -1;
     (void)state;
-    assert_int_equal(hx_setup_open(&s, root, COMMANDS, &err), 0);
-    assert_int_equal(hx_setup_lock(&s, &one, holder, sizeof(holder), &err), 0);
-    assert_int_equal(hx_setup_lock(&s, &two, holder, sizeof(holder), &err), -EBUSY);
+    assert_int_equal(hx_setup_open(&one, root, COMMANDS, &err), 0);
+    assert_int_equal(hx_setup_open(&two, root, COMMANDS, &err), 0);
+    assert_int_equal(hx_setup_lock(&one, holder, sizeof(holder), &err), 0);
+    assert_int_equal(hx_setup_lock(&two, holder, sizeof(holder), &err), -EBUSY);
     assert_non_null(strstr(holder, "process "));
-    hx_setup_unlock(one);
-    assert_int_equal(hx_setup_lock(&s, &two, holder, sizeof(holder), &err), 0);
-    hx_setup_unlock(two);
-    hx_setup_close(&s);
+    hx_setup_unlock(&one);
+    assert_int_equal(hx_setup_lock(&two, holder, sizeof(holder), &err), 0);
+    hx_setup_unlock(&two);
+    hx_setup_close(&one);
+    hx_setup_close(&two);
 }
 
 /* A file that cannot be written is named, before anything counts. */
