@@ -326,11 +326,14 @@ static void test_waves(void **state)
     rmdir(folder);
 }
 
-int main(void)
+/* A name as argument: only that one. */
+int main(int argc, char **argv)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_full_size),
         cmocka_unit_test(test_waves),
     };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
