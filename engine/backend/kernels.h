@@ -85,7 +85,7 @@ struct hx_experts_args {
     const struct hx_weight *s1, *s2, *s3; /* shared expert; NULL: none (EXL3 on cuda only) */
     float limit;                          /* SwiGLU clamp; 0: none */
     bool quantise;                        /* e4m3 inputs of FP8 and FP4 matrices (reference mode) */
-    struct hx_tensor *y;                  /* BF16 [T, D] */
+    struct hx_tensor *y; /* BF16 [T, D]; cpu: or F32, outputs of the experts not rounded either */
 };
 
 struct hx_engram_args {

@@ -1,3 +1,6 @@
+comm_SRCS := thread.c delay.c
+comm_DEPS := backend base
+$(call hx_module,comm,engine/comm)
 # Kernels that the engine and the probe share.
 ifneq ($(CUDA),0)
 comm-kernels_SRCS := kernels/p2p.cu

@@ -14,7 +14,7 @@ struct hx_draft {
     int first_target, last_target; /* layers */
     int max_seq;
     struct hx_tensor main;              /* BF16 [rows, n_target, D]: stream means */
-    struct hx_tensor base, logits;      /* F32 [n_seq, block, n_vocab] */
+    struct hx_tensor base, logits;      /* F32 [n_seq, block, tokens of this rank] */
     struct hx_tensor latent;            /* BF16 [n_seq block, rank] */
     struct hx_tensor tokens;            /* I32 [n_seq, block + 1]: anchor, drafts, in arrays */
     struct hx_tensor z;                 /* F32 [n_seq block] */
@@ -43,10 +43,10 @@ static int open_memory(struct hx_forward *f, int max_rows, struct hx_error *err)
     const struct hx_hparams *h = f->hp;
     struct hx_tensor *t[] = {&d->main, &d->base, &d->logits, &d->latent, &d->z};
     size_t end[sizeof(t) / sizeof(t[0])], at = 0;
-    int64_t n = d->max_seq, block = h->draft_block;
+    int64_t n = d->max_seq, block = h->draft_block, n_vocab = h->n_vocab / f->n_ranks;
     end[0] = at = reserve(t[0], HX_DTYPE_BF16, max_rows, h->n_target, h->n_embd, at);
-    end[1] = at = reserve(t[1], HX_DTYPE_F32, n, block, h->n_vocab, at);
-    end[2] = at = reserve(t[2], HX_DTYPE_F32, n, block, h->n_vocab, at);
+    end[1] = at = reserve(t[1], HX_DTYPE_F32, n, block, n_vocab, at);
+    end[2] = at = reserve(t[2], HX_DTYPE_F32, n, block, n_vocab, at);
     end[3] = at = reserve(t[3], HX_DTYPE_BF16, n * block, h->markov_rank, 1, at);
     end[4] = at = reserve(t[4], HX_DTYPE_F32, n * block, 1, 1, at);
     reserve(&d->tokens, HX_DTYPE_I32, n, block + 1, 1, 0);
@@ -301,7 +301,7 @@ static int choose_tokens(struct hx_pass *p, int n_seq)
     HX_RUN(p, hc_collapse, &streams, &pre, &h);
     HX_RUN(p, rms_norm, d->norm, (float)f->hp->rms_eps, &h, &hn);
     HX_RUN(p, linear, f->head, false, &hn, &flat);
-    for (int k = 0; k < block; k++)
+    for (int k = 0; k < block; k++) {
         HX_RUN(p, markov,
                &(struct hx_markov_args){.embed = d->markov_embed,
                                         .head = d->markov_head,
@@ -310,6 +310,8 @@ static int choose_tokens(struct hx_pass *p, int n_seq)
                                         .tokens = &tokens,
                                         .latent = &latent,
                                         .logits = &logits});
+        HX_JOIN(p, best, &logits, k, &tokens);
+    }
     HX_RUN(p, confidence, d->confidence, &h, &latent, &z);
     hx_pass_tap(p, "h", &h);
     hx_pass_tap(p, "base", &base);
@@ -334,8 +336,8 @@ static int check_block(const struct hx_forward *f, const struct hx_draft_seq *se
     return 0;
 }
 
-int hx_forward_draft(struct hx_forward *f, const struct hx_draft_seq *seq, int n_seq,
-                     int32_t *tokens, float *z, hx_tap_fn tap, void *tap_user, struct hx_error *err)
+static int draft(struct hx_forward *f, const struct hx_draft_seq *seq, int n_seq, int32_t *tokens,
+                 float *z, hx_tap_fn tap, void *tap_user, struct hx_error *err)
 {
     HX_STEP(check_block(f, seq, n_seq, err));
     struct hx_draft *d = f->draft;
@@ -360,4 +362,13 @@ int hx_forward_draft(struct hx_forward *f, const struct hx_draft_seq *seq, int n
                                 block * sizeof(*tokens), err));
     HX_STEP(f->be->download(f->dev, z, d->z.data, (size_t)n_seq * block * sizeof(*z), err));
     return f->be->sync(f->dev, err);
+}
+
+int hx_forward_draft(struct hx_forward *f, const struct hx_draft_seq *seq, int n_seq,
+                     int32_t *tokens, float *z, hx_tap_fn tap, void *tap_user, struct hx_error *err)
+{
+    int r = draft(f, seq, n_seq, tokens, z, tap, tap_user, err);
+    if (r < 0 && f->comm)
+        f->comm->ops->stop(f->comm, err);
+    return r;
 }

@@ -294,6 +294,11 @@ static int head(struct hx_pass *p)
                          some = hx_pass_act(p, HX_ACT_X, m);
         some.data = (uint8_t *)x.data + (size_t)t * x_row;
         HX_RUN(p, linear, p->f->head, false, &some, &logits);
+        if (p->f->comm) {
+            struct hx_tensor all = hx_pass_act(p, HX_ACT_ALL_LOGITS, m);
+            HX_JOIN(p, gather, &logits, &all);
+            logits = all;
+        }
         HX_STEP(p->f->be->download(p->f->dev, (uint8_t *)p->in->logits + (size_t)t * row,
                                    logits.data, (size_t)m * row, p->err));
     }
@@ -375,6 +380,8 @@ int hx_forward_run(struct hx_forward *f, const struct hx_forward_in *in, struct 
         p.score.data = f->be->address(score);
     }
     int r = run_layers(&p);
+    if (r < 0 && f->comm)
+        f->comm->ops->stop(f->comm, err);
     if (score)
         f->be->free(score);
     return r;

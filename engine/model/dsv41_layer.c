@@ -141,11 +141,14 @@ int hx_pass_queries(struct hx_pass *p)
 
 int hx_pass_attn_out(struct hx_pass *p)
 {
-    int n = p->out->batch.n_row, n_group = p->f->hp->o_groups;
+    int n = p->out->batch.n_row, n_group = p->f->hp->o_groups / p->f->n_ranks;
     HX_STEP(hx_pass_rope(p, HX_ACT_O, &p->out->batch, true));
-    struct hx_tensor o = hx_pass_act(p, HX_ACT_O, n), a = hx_pass_act(p, HX_ACT_OA, n);
+    struct hx_tensor o = hx_pass_act(p, HX_ACT_O, n), a = hx_pass_act(p, HX_ACT_OA, n),
+                     part = hx_pass_act(p, HX_PARTIAL(p), n), y = hx_pass_act(p, HX_ACT_Y, n);
     HX_RUN(p, linear_grouped, hx_pass_weight(p, HX_T_ATTN_WO_A), n_group, &o, &a);
-    return hx_pass_linear(p, HX_T_ATTN_WO_B, HX_ACT_OA, HX_ACT_Y, n);
+    HX_STEP(hx_pass_linear(p, HX_T_ATTN_WO_B, HX_ACT_OA, HX_PARTIAL(p), n));
+    HX_JOIN(p, sum, &part, &y);
+    return 0;
 }
 
 /* ---- experts ---- */
@@ -157,6 +160,7 @@ int hx_pass_ffn(struct hx_pass *p)
     HX_STEP(hx_pass_mix(p, &hx_site_ffn, n));
     HX_STEP(hx_pass_collapse(p, hx_pass_weight(p, HX_T_FFN_NORM), n));
     struct hx_tensor z = hx_pass_act(p, HX_ACT_X, n), y = hx_pass_act(p, HX_ACT_Y, n),
+                     part = hx_pass_act(p, HX_PARTIAL(p), n),
                      score = hx_pass_act(p, HX_ACT_ROUTE_SCORE, n),
                      sel = hx_pass_act(p, HX_ACT_ROUTE_EXPERT, n),
                      w = hx_pass_act(p, HX_ACT_ROUTE_WEIGHT, n);
@@ -188,7 +192,8 @@ int hx_pass_ffn(struct hx_pass *p)
                                      .s3 = hx_pass_weight(p, HX_T_SHARED_W3),
                                      .limit = (float)h->swiglu_limit,
                                      .quantise = p->f->reference,
-                                     .y = &y});
+                                     .y = &part});
+    HX_JOIN(p, sum, &part, &y);
     hx_pass_tap(p, "ffn.x", &z);
     hx_pass_tap(p, "router.score", &score);
     hx_pass_tap(p, "router.expert", &sel);

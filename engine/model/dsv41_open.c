@@ -18,13 +18,15 @@ static int most(int a, int b)
     return a > b ? a : b;
 }
 
-static void act_shapes(const struct hx_hparams *h, struct shape s[HX_ACT_MAX])
+/* n_ranks: the rank has so many of the heads, output groups and tokens. */
+static void act_shapes(const struct hx_hparams *h, int n_ranks, const struct hx_comm *comm,
+                       struct shape s[HX_ACT_MAX])
 {
     const enum hx_dtype bf = HX_DTYPE_BF16, f32 = HX_DTYPE_F32, u8 = HX_DTYPE_U8,
                         i32 = HX_DTYPE_I32;
-    int64_t D = h->n_embd, S = h->hc_mult, H = h->n_head, d = h->head_dim, Hi = h->index_n_head,
-            di = h->index_head_dim, cols = (int64_t)(h->engram_ngram - 1) * h->engram_n_head,
-            de = h->engram_dim;
+    int64_t D = h->n_embd, S = h->hc_mult, H = h->n_head / n_ranks, d = h->head_dim,
+            Hi = h->index_n_head, di = h->index_head_dim,
+            cols = (int64_t)(h->engram_ngram - 1) * h->engram_n_head, de = h->engram_dim;
     bool engram = h->n_engram > 0;
     const struct shape table[HX_ACT_MAX] = {
         [HX_ACT_STREAMS] = {bf, S, D, 0},
@@ -34,10 +36,11 @@ static void act_shapes(const struct hx_hparams *h, struct shape s[HX_ACT_MAX])
         [HX_ACT_COMB] = {f32, S, S, 0},
         [HX_ACT_X] = {bf, D, 0, 0},
         [HX_ACT_Y] = {bf, D, 0, 0},
+        [HX_ACT_PART] = {f32, comm && comm->wide ? D : 1, 0, 0},
         [HX_ACT_QR] = {bf, h->q_lora, 0, 0},
         [HX_ACT_Q] = {bf, H, d, 0},
         [HX_ACT_O] = {bf, H, d, 0},
-        [HX_ACT_OA] = {bf, (int64_t)h->o_groups * h->o_lora, 0, 0},
+        [HX_ACT_OA] = {bf, (int64_t)h->o_groups / n_ranks * h->o_lora, 0, 0},
         [HX_ACT_KV] = {bf, d, 0, 0},
         [HX_ACT_KV_CODES] = {u8, d, 0, 0},
         [HX_ACT_KV_SCALES] = {u8, d / 32, 0, 0},
@@ -64,7 +67,8 @@ static void act_shapes(const struct hx_hparams *h, struct shape s[HX_ACT_MAX])
         [HX_ACT_ENGRAM_Z] = {bf, engram ? (S + 1) * D : 1, 0, 0},
         [HX_ACT_ENGRAM_DOT] = {f32, S, 0, 0},
         [HX_ACT_ENGRAM_GATE] = {f32, S, 0, 0},
-        [HX_ACT_LOGITS] = {f32, h->n_vocab, 0, 0},
+        [HX_ACT_LOGITS] = {f32, h->n_vocab / n_ranks, 0, 0},
+        [HX_ACT_ALL_LOGITS] = {f32, comm ? h->n_vocab : 1, 0, 0},
     };
     memcpy(s, table, sizeof(table));
 }
@@ -80,11 +84,12 @@ static size_t tensor_bytes(const struct hx_tensor *t)
 static int open_acts(struct hx_forward *f, int max_tok, struct hx_error *err)
 {
     struct shape shape[HX_ACT_MAX];
-    act_shapes(f->hp, shape);
+    act_shapes(f->hp, f->n_ranks, f->comm, shape);
     size_t total = 0;
     for (int i = 0; i < HX_ACT_MAX; i++) {
         const struct shape *s = &shape[i];
-        int64_t rows = i == HX_ACT_LOGITS && max_tok > HX_HEAD_ROWS ? HX_HEAD_ROWS : max_tok;
+        bool head = i == HX_ACT_LOGITS || i == HX_ACT_ALL_LOGITS;
+        int64_t rows = head && max_tok > HX_HEAD_ROWS ? HX_HEAD_ROWS : max_tok;
         f->act[i] = (struct hx_tensor){
             .dtype = s->dtype,
             .n_dims = 1 + (s->d1 > 0) + (s->d2 > 0) + (s->d3 > 0),
@@ -184,16 +189,25 @@ static int open_weights(struct hx_forward *f, const struct hx_model *m, struct h
 }
 
 int hx_forward_open(const struct hx_model *m, const struct hx_backend *be, struct hx_device *dev,
-                    enum hx_mode mode, int max_tok, int max_seq, bool drafts,
+                    struct hx_comm *comm, enum hx_mode mode, int max_tok, int max_seq, bool drafts,
                     struct hx_forward **out, struct hx_error *err)
 {
     if (max_tok < 1 || max_seq < 1 || max_tok > 1 << 20 || max_seq > 4096)
         return hx_fail(err, -EINVAL,
                        "forward pass: %d rows, %d sequences: expected 1 to 1048576, 1 to 4096",
                        max_tok, max_seq);
+    const struct hx_slice slice = hx_model_slice(m);
+    int n_ranks = slice.n_ranks > 1 ? slice.n_ranks : 1;
+    if (n_ranks != (comm ? comm->n_ranks : 1) || slice.rank != (comm ? comm->rank : 0))
+        return hx_fail(err, -EINVAL,
+                       "forward pass: the model is rank %d of %d, the joins are those of rank %d "
+                       "of %d",
+                       slice.rank, n_ranks, comm ? comm->rank : 0, comm ? comm->n_ranks : 1);
     struct hx_forward *f = calloc(1, sizeof(*f));
     if (!f)
         return hx_fail(err, -ENOMEM, "out of memory");
+    f->comm = comm;
+    f->n_ranks = n_ranks;
     f->hp = hx_model_hparams(m);
     f->maps = hx_model_maps(m);
     f->be = be;

@@ -11,8 +11,9 @@ enum hx_act {
     HX_ACT_PRE2, /* of this site */
     HX_ACT_POST,
     HX_ACT_COMB,
-    HX_ACT_X, /* sublayer input */
-    HX_ACT_Y, /* sublayer output */
+    HX_ACT_X,    /* sublayer input */
+    HX_ACT_Y,    /* sublayer output */
+    HX_ACT_PART, /* its partial sum with wide joins */
     HX_ACT_QR,
     HX_ACT_Q,
     HX_ACT_O,
@@ -43,7 +44,8 @@ enum hx_act {
     HX_ACT_ENGRAM_Z,
     HX_ACT_ENGRAM_DOT,
     HX_ACT_ENGRAM_GATE,
-    HX_ACT_LOGITS, /* HX_HEAD_ROWS rows at most */
+    HX_ACT_LOGITS, /* of this rank's tokens; HX_HEAD_ROWS rows at most */
+    HX_ACT_ALL_LOGITS,
     HX_ACT_MAX
 };
 
@@ -61,6 +63,8 @@ struct hx_forward {
     const struct hx_backend *be;
     const struct hx_kernels *k;
     struct hx_device *dev;
+    struct hx_comm *comm; /* NULL: one rank has the whole model */
+    int n_ranks;
     bool reference;
     const struct hx_weight *embed, *head, *norm;
     struct hx_layer *layer; /* [n_layer + n_draft_layer] */
@@ -95,6 +99,18 @@ struct hx_pass {
         int run_r = (p)->f->k->op((p)->f->dev, __VA_ARGS__, (p)->err);                             \
         if (run_r < 0)                                                                             \
             return hx_wrap((p)->err, run_r, "layer %d: %s", (p)->il, #op);                         \
+    } while (0)
+
+/* Joins with the other ranks, if there are any. Their partial sums are in HX_PARTIAL. */
+#define HX_PARTIAL(p) ((p)->f->comm && (p)->f->comm->wide ? HX_ACT_PART : HX_ACT_Y)
+#define HX_JOIN(p, op, ...)                                                                        \
+    do {                                                                                           \
+        const struct hx_forward *join_f = (p)->f;                                                  \
+        int join_r = join_f->comm ? join_f->comm->ops->op(join_f->comm, join_f->be, join_f->dev,   \
+                                                          __VA_ARGS__, (p)->err)                   \
+                                  : 0;                                                             \
+        if (join_r < 0)                                                                            \
+            return hx_wrap((p)->err, join_r, "layer %d: join (%s)", (p)->il, #op);                 \
     } while (0)
 
 /* Calls a step that returns 0 or a negative class. */

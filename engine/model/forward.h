@@ -7,6 +7,7 @@
 #include <hx/engine.h>
 
 #include "backend/kv_view.h"
+#include "comm/comm.h"
 #include "model/model.h"
 
 /* Named value of a pass, for tests and hx-inspect --taps. name as in golden data ("attn.y"), layer
@@ -43,9 +44,11 @@ struct hx_forward_in {
 
 struct hx_forward;
 /* Allocates all scratch memory for passes of up to max_tok rows in up to max_seq sequences. drafts:
- * with the drafter. */
+ * with the drafter. comm: the other ranks of a model that was opened as one of several, which must
+ * run the same passes; else NULL. Every rank gets the same logits and drafts. Taps between joins
+ * show the rank's own heads, groups and vocabulary. */
 int hx_forward_open(const struct hx_model *m, const struct hx_backend *be, struct hx_device *dev,
-                    enum hx_mode mode, int max_tok, int max_seq, bool drafts,
+                    struct hx_comm *comm, enum hx_mode mode, int max_tok, int max_seq, bool drafts,
                     struct hx_forward **out, struct hx_error *err) HX_MUST;
 void hx_forward_close(struct hx_forward *f);
 /* Writes KV rows of the new positions through the views. -EDOM: NaN where a choice is made (layer

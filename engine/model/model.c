@@ -206,6 +206,28 @@ int hx_token_map_load(const char *dir, const struct hx_hparams *hp, int32_t **ou
 /* ---- life cycle and access
  * --------------------------------------------------------------------------- */
 
+static int open_synthetic(struct hx_model *m, const struct hx_model_options *opt,
+                          struct hx_error *err)
+{
+    int r = hx_synthetic_bind(opt->synthetic, &m->b, err);
+    return r < 0 ? r
+                 : hx_synthetic_load(opt->synthetic, &opt->slice, m->be, m->dev, &m->b, &m->weights,
+                                     err);
+}
+
+static int open_folder(struct hx_model *m, const char *dir, const struct hx_model_options *opt,
+                       struct hx_error *err)
+{
+    int r = hx_manifest_load(dir, &m->manifest, err);
+    if (r == 0)
+        r = hx_bind_folder(dir, &m->b, err);
+    if (r == 0)
+        r = hx_binding_slice(&m->b, &opt->slice, err);
+    if (r == 0 && m->b.hp.n_engram > 0)
+        r = hx_token_map_load(dir, &m->b.hp, &m->token_map, err);
+    return r < 0 ? r : load_all(m, opt, err);
+}
+
 int hx_model_open(const char *dir, const struct hx_model_options *opt, struct hx_model **out,
                   struct hx_error *err)
 {
@@ -215,15 +237,7 @@ int hx_model_open(const char *dir, const struct hx_model_options *opt, struct hx
     m->be = opt->backend;
     m->dev = opt->dev;
     m->slice = opt->slice;
-    int r = hx_manifest_load(dir, &m->manifest, err);
-    if (r == 0)
-        r = hx_bind_folder(dir, &m->b, err);
-    if (r == 0)
-        r = hx_binding_slice(&m->b, &opt->slice, err);
-    if (r == 0 && m->b.hp.n_engram > 0)
-        r = hx_token_map_load(dir, &m->b.hp, &m->token_map, err);
-    if (r == 0)
-        r = load_all(m, opt, err);
+    int r = opt->synthetic ? open_synthetic(m, opt, err) : open_folder(m, dir, opt, err);
     if (r < 0) {
         hx_model_close(m);
         return r;

@@ -4,7 +4,7 @@
 
 #include "model/desc.h"
 #include "model/manifest.h"
-#include "model/slice.h"
+#include "model/synthetic.h"
 
 struct hx_model;
 
@@ -19,7 +19,8 @@ struct hx_model_options {
     struct hx_device *dev;
     void (*progress)(void *user, double fraction); /* may be NULL */
     void *user;
-    struct hx_slice slice; /* zero: the whole model */
+    struct hx_slice slice;                /* zero: the whole model */
+    const struct hx_synthetic *synthetic; /* no folder, no Engram tables; else NULL */
 };
 
 /* Reads config.json, all safetensors headers, binds by tensor name (decisions.md 23: experts/ wins

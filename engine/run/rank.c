@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/rand.h"
 #include "run/feed.h"
 
 struct hx_rank {
@@ -45,6 +46,16 @@ static int open_engram(struct hx_rank *r, struct hx_error *err)
     return hx_feed_open(r->model, &o, &r->feed, err);
 }
 
+/* Values around 1, for a model without tables. */
+static void random_rows(uint8_t *codes, uint8_t *scales, size_t n)
+{
+    struct hx_rng g;
+    hx_rng_seed(&g, 1);
+    for (size_t i = 0; i < n; i++)
+        codes[i] = (uint8_t)(0x30 | (hx_rng_next(&g) & 0x8F)); /* 0.5 to 1.9, either sign */
+    memset(scales, 126, n / 32);
+}
+
 static int open_arrays(struct hx_rank *r, struct hx_error *err)
 {
     size_t n = (size_t)r->opt.max_tok, n_seq = (size_t)r->opt.max_seq;
@@ -52,15 +63,17 @@ static int open_arrays(struct hx_rank *r, struct hx_error *err)
               (r->draft = calloc(n_seq, sizeof(*r->draft))) &&
               (r->n_keep = calloc(n_seq, sizeof(*r->n_keep))) && (r->token = calloc(n, 4)) &&
               (r->dead = calloc(n, 1));
-    if (ok && r->feed) {
-        size_t cols = (size_t)hx_feed_n_cols(r->feed), width = (size_t)r->hp->engram_dim;
+    size_t cols = (size_t)(r->hp->engram_ngram - 1) * (size_t)r->hp->engram_n_head,
+           width = (size_t)r->hp->engram_dim;
+    if (ok && r->feed)
         ok = (r->feed_seq = calloc(n_seq, sizeof(*r->feed_seq))) &&
              (r->rows = calloc(n * cols, sizeof(*r->rows)));
-        for (int i = 0; ok && i < r->hp->n_engram; i++) {
-            r->codes[i] = malloc(n * cols * width);
-            r->scales[i] = malloc(n * cols * (width / 32));
-            ok = r->codes[i] && r->scales[i];
-        }
+    for (int i = 0; ok && i < r->hp->n_engram; i++) {
+        r->codes[i] = malloc(n * cols * width);
+        r->scales[i] = malloc(n * cols * (width / 32));
+        ok = r->codes[i] && r->scales[i];
+        if (ok && !r->feed)
+            random_rows(r->codes[i], r->scales[i], n * cols * width);
     }
     return ok ? 0 : hx_fail(err, -ENOMEM, "out of memory for passes of %zu rows", n);
 }
@@ -78,19 +91,20 @@ int hx_rank_open(const struct hx_rank_options *opt, struct hx_rank **out, struct
     if (e == 0)
         e = r->be->open(0, &r->dev, err);
     if (e == 0) {
-        struct hx_model_options mo = {r->be, r->dev, weights_progress, &r->opt, opt->slice};
+        struct hx_model_options mo = {r->be,   r->dev,     weights_progress,
+                                      &r->opt, opt->slice, opt->synthetic};
         e = hx_model_open(opt->model_dir, &mo, &r->model, err);
     }
     if (e == 0) {
         r->hp = hx_model_hparams(r->model);
         r->has_drafter = opt->drafts && r->hp->n_draft_layer > 0;
         report(&r->opt, "memory", 0);
-        e = hx_forward_open(r->model, r->be, r->dev, opt->mode, opt->max_tok, opt->max_seq,
-                            opt->drafts, &r->fwd, err);
+        e = hx_forward_open(r->model, r->be, r->dev, opt->comm, opt->mode, opt->max_tok,
+                            opt->max_seq, opt->drafts, &r->fwd, err);
     }
     if (e == 0)
         e = hx_kv_pool_open(r->hp, hx_model_maps(r->model), r->be, r->dev, &opt->kv, &r->kv, err);
-    if (e == 0 && r->hp->n_engram > 0)
+    if (e == 0 && r->hp->n_engram > 0 && !opt->synthetic)
         e = open_engram(r, err);
     if (e == 0)
         e = open_arrays(r, err);
@@ -217,8 +231,8 @@ struct hx_engram_stream *hx_rank_engram(struct hx_rank *r)
     return r->feed ? hx_feed_stream(r->feed) : NULL;
 }
 
-int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, float *logits,
-                 hx_tap_fn tap, void *tap_user, struct hx_error *err)
+static int step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, float *logits,
+                hx_tap_fn tap, void *tap_user, struct hx_error *err)
 {
     int e = check_step(r, seqs, n_seqs, err), n = 0;
     for (int i = 0; e == 0 && i < n_seqs; i++) {
@@ -267,6 +281,15 @@ int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, 
         e = hx_forward_keep_context(r->fwd, r->n_keep, tap, tap_user, err);
     for (int i = 0; e == 0 && i < n_seqs; i++)
         e = hx_kv_seq_commit(seqs[i].kv, seqs[i].tokens, seqs[i].dead, seqs[i].n_tok, err);
+    return e;
+}
+
+int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, float *logits,
+                 hx_tap_fn tap, void *tap_user, struct hx_error *err)
+{
+    int e = step(r, seqs, n_seqs, logits, tap, tap_user, err);
+    if (e < 0 && r->opt.comm)
+        r->opt.comm->ops->stop(r->opt.comm, err);
     return e;
 }
 

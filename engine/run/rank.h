@@ -10,9 +10,11 @@
 
 struct hx_rank_options {
     const char *model_dir;
+    const struct hx_synthetic *synthetic; /* instead: Engram rows are random too; else NULL */
     const char *backend;
     enum hx_mode mode;
     struct hx_slice slice; /* rank of a model cut into ranks; zero: the whole model */
+    struct hx_comm *comm;  /* joins of that rank; NULL: the whole model */
     int max_tok;           /* rows of one pass, all sequences together */
     int max_seq;           /* sequences in one pass */
     int64_t max_context;

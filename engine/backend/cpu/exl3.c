@@ -3,6 +3,8 @@
  * are exactly 1/128. */
 #include "backend/cpu/exl3.h"
 
+#include <pthread.h>
+
 #include "backend/cpu/cpu.h"
 
 /* The 16-bit windows of a tile: window p ends with the b fresh bits of position p, on a ring of 256
@@ -55,18 +57,23 @@ uint16_t hx_exl3_code(enum hx_codebook codebook, uint16_t state)
     return f16_round((1024.0 + s) * 0.00676727294921875 - 10.3828125);
 }
 
-/* The same for all states, as doubles; filled at the first use of a codebook by the thread that
- * runs kernels. */
+/* The same for all states, as doubles; filled at the first use by whichever rank's thread it is. */
+static double code_values[HX_CODEBOOK_MAX][65536];
+static pthread_once_t code_once = PTHREAD_ONCE_INIT;
+
+static void fill_codes(void)
+{
+    for (int c = 0; c < HX_CODEBOOK_MAX; c++) {
+        for (int s = 0; s < 65536; s++)
+            code_values[c][s] =
+                (double)hx_f16_value(hx_exl3_code((enum hx_codebook)c, (uint16_t)s));
+    }
+}
+
 static const double *code_table(enum hx_codebook codebook)
 {
-    static double table[HX_CODEBOOK_MAX][65536];
-    static bool ready[HX_CODEBOOK_MAX];
-    if (!__atomic_load_n(&ready[codebook], __ATOMIC_ACQUIRE)) {
-        for (int s = 0; s < 65536; s++)
-            table[codebook][s] = (double)hx_f16_value(hx_exl3_code(codebook, (uint16_t)s));
-        __atomic_store_n(&ready[codebook], true, __ATOMIC_RELEASE);
-    }
-    return table[codebook];
+    pthread_once(&code_once, fill_codes);
+    return code_values[codebook];
 }
 
 /* Position p of a tile -> row (k) and column (n). */

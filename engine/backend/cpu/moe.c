@@ -82,7 +82,8 @@ static int expert_rows(struct hx_device *dev, const struct hx_experts_args *x,
     for (int i = 0; r == 0 && i < n; i++) {
         float *to = total + (int64_t)k->row[i] * d;
         for (int64_t c = 0; c < d; c++)
-            to[c] = to[c] + hx_bf16_round(k->out[i * d + c]);
+            to[c] = to[c] + (x->y->dtype == HX_DTYPE_F32 ? k->out[i * d + c]
+                                                         : hx_bf16_round(k->out[i * d + c]));
     }
     return r;
 }
@@ -107,7 +108,9 @@ int hx_cpu_experts(struct hx_device *dev, const struct hx_experts_args *x, struc
 {
     size_t mark = dev->used;
     int n = (int)x->z->ne[0], r = 0;
-    int64_t d = x->z->ne[1], ff = x->s1->n_out;
+    int64_t d = x->z->ne[1], ff = x->s1->n_out; /* the widest: ranks have unequal shares */
+    for (int e = 0; e < x->n_expert; e++)
+        ff = x->w1[e]->n_out > ff ? x->w1[e]->n_out : ff;
     /* Rows in groups: an expert's matrices are decoded once a group. */
     int64_t bytes = 2 * d + 2 * ff + 8 * ff + 8 * d + 8;
     int64_t fit = (int64_t)HX_CPU_SCRATCH / 4 / bytes;
@@ -129,7 +132,7 @@ int hx_cpu_experts(struct hx_device *dev, const struct hx_experts_args *x, struc
         memset(total, 0, (size_t)m * (size_t)d * 4);
         for (int e = 0; r == 0 && e < x->n_expert; e++) {
             int have = gather(x, t0, m, e, &k);
-            if (have > 0)
+            if (have > 0 && x->w1[e]->n_out > 0) /* 0: other ranks have this expert */
                 r = expert_rows(dev, x, x->w1[e], x->w2[e], x->w3[e], have, &k, true, total, err);
         }
         for (int t = 0; t < m; t++)
@@ -137,8 +140,12 @@ int hx_cpu_experts(struct hx_device *dev, const struct hx_experts_args *x, struc
         memcpy(k.z, hx_u16(x->z) + (int64_t)t0 * d, (size_t)m * (size_t)d * 2);
         if (r == 0)
             r = expert_rows(dev, x, x->s1, x->s2, x->s3, m, &k, false, total, err);
-        for (int64_t i = 0; r == 0 && i < m * d; i++)
-            hx_u16(x->y)[t0 * d + i] = hx_bf16(total[i]);
+        for (int64_t i = 0; r == 0 && i < m * d; i++) {
+            if (x->y->dtype == HX_DTYPE_F32)
+                hx_f32(x->y)[t0 * d + i] = total[i];
+            else
+                hx_u16(x->y)[t0 * d + i] = hx_bf16(total[i]);
+        }
     }
     hx_scratch_reset(dev, mark);
     return r;

@@ -172,10 +172,12 @@ static void test_refused(void **state)
     CHECK(be->open(0, &dev, ERR));
     struct hx_model_options opt = {.backend = be, .dev = dev};
     CHECK(hx_model_open("tests/vectors/model", &opt, &m, ERR));
-    assert_int_equal(hx_forward_open(m, be, dev, HX_MODE_W8A16, 0, 1, false, &f, &err), -EINVAL);
-    assert_int_equal(hx_forward_open(m, be, dev, HX_MODE_W8A16, 8, 0, false, &f, &err), -EINVAL);
+    assert_int_equal(hx_forward_open(m, be, dev, NULL, HX_MODE_W8A16, 0, 1, false, &f, &err),
+                     -EINVAL);
+    assert_int_equal(hx_forward_open(m, be, dev, NULL, HX_MODE_W8A16, 8, 0, false, &f, &err),
+                     -EINVAL);
     assert_null(f);
-    CHECK(hx_forward_open(m, be, dev, HX_MODE_W8A16, 8, 2, false, &f, ERR));
+    CHECK(hx_forward_open(m, be, dev, NULL, HX_MODE_W8A16, 8, 2, false, &f, ERR));
     struct hx_kv_stream window = {.ring = 32};
     struct hx_kv_view view = {.window = &window};
     float logits[512];
