@@ -370,6 +370,13 @@ static int read_chunk_hashes(const struct place *at, struct hx_jv o, struct hx_l
                        f->n_chunk_sha256);
         f->n_chunk_sha256++;
     }
+    struct hx_jv checked = hx_jv_get(o, "chunks_checked");
+    if (!checked.doc)
+        return 0;
+    if (!hx_jv_bool(checked, &f->chunks_checked))
+        return bad(at, "chunks_checked", "expected true or false");
+    if (f->chunks_checked && !f->has_sha256)
+        return bad(at, "chunks_checked", "nothing to check against: the file has no sha256");
     return 0;
 }
 

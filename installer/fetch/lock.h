@@ -74,6 +74,8 @@ struct hx_lock_file {
     uint64_t chunk;        /* bytes of one chunk of the output */
     uint8_t (*chunk_sha256)[32]; /* whole: one per chunk of the output, or NULL: not known yet */
     size_t n_chunk_sha256;
+    bool chunks_checked; /* they come from the very bytes that gave sha256: all of them right means
+                            that the file is right */
     struct hx_lock_tensor *tensors; /* cut: in source order */
     size_t n_tensors;
 };

@@ -60,6 +60,10 @@ static void put_file(struct hx_json_writer *w, const struct hx_lock *lock,
             put_hash(w, NULL, f->chunk_sha256[i]);
         hx_jw_end_array(w);
     }
+    if (f->chunks_checked) {
+        hx_jw_key(w, "chunks_checked");
+        hx_jw_bool(w, true);
+    }
     put_text(w, "group", hx_lock_group_name(f->group));
     if (f->mode == HX_LOCK_CUT)
         put_uint(w, "header_bytes", f->header_bytes);

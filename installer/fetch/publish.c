@@ -139,6 +139,7 @@ static void inherit(struct hx_lock_file *f, const struct hx_lock *earlier)
         if (f->chunk_sha256) {
             memcpy(f->chunk_sha256, o->chunk_sha256, n);
             f->n_chunk_sha256 = o->n_chunk_sha256;
+            f->chunks_checked = o->chunks_checked;
         }
         return;
     }
@@ -160,8 +161,12 @@ static int fill_file(struct publish *p, const struct hx_store_file *f, struct hx
         lock->n_chunk_sha256 = f->plan->n_chunks;
         for (size_t i = 0; i < f->plan->n_chunks; i++)
             memcpy(lock->chunk_sha256[i], f->chunks[i].digest, HX_SHA256_BYTES);
+        lock->chunks_checked = true;
     } else if (!lock->chunk_sha256) {
         inherit(lock, earlier);
+    } else {
+        /* Its chunks and the whole were compared on the way in. */
+        lock->chunks_checked |= digests_known(f);
     }
     return 0;
 }

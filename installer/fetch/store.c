@@ -215,11 +215,6 @@ void hx_store_stop_file(struct hx_store *s, struct hx_store_file *f, int r, cons
     }
 }
 
-static bool whole(const struct hx_store_file *f)
-{
-    return f->plan->header == NULL;
-}
-
 static int new_sink(struct hx_store *s, struct hx_store_file *f, size_t chunk, struct hx_sink **out,
                     struct hx_error *err)
 {
@@ -227,7 +222,7 @@ static int new_sink(struct hx_store *s, struct hx_store_file *f, size_t chunk, s
     int r = k ? 0 : -ENOMEM;
     if (r == 0)
         r = hx_sha256_new(&k->hash, err);
-    if (r == 0 && whole(f))
+    if (r == 0 && f->front_hash)
         r = hx_sha256_new(&k->front, err);
     if (r < 0) {
         hx_sink_free(k);

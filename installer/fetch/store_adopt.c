@@ -137,8 +137,10 @@ int hx_store_adopt(struct hx_store *store, size_t file, int fd, struct hx_error 
             store->bytes_done += f->plan->chunks[i].out_bytes;
         }
         f->n_done = f->plan->n_chunks;
-        hx_sha256_copy(f->front_hash, all);
-        f->front = f->plan->out_bytes;
+        if (f->front_hash) {
+            hx_sha256_copy(f->front_hash, all);
+            f->front = f->plan->out_bytes;
+        }
         pthread_cond_signal(&store->check);
         pthread_mutex_unlock(&store->m);
     }

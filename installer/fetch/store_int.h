@@ -67,7 +67,8 @@ struct hx_store_file {
     size_t n_written;      /* in state WRITTEN */
     struct hx_sink *sinks; /* open, kept and finishing ones */
 
-    /* Whole files: everything below `front` is in the running hash. */
+    /* Whole files: everything below `front` is in the running hash. NULL: there is
+     * none, as for a cut or where the chunks vouch for the whole. */
     uint64_t front, hash_step;
     uint64_t front_limit; /* what was hashed from here on was lost; UINT64_MAX: nothing */
     struct hx_sha256 *front_hash;

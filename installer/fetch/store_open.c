@@ -203,6 +203,13 @@ static int rehash_known(struct hx_store *s, struct hx_store_file *f, uint8_t *bu
 
 /* ---- one file ---- */
 
+/* A cut is checked tensor by tensor; where the lock file's hashes of the chunks are known to be
+ * those of the whole, they are enough. */
+static bool hash_needed(const struct hx_plan_file *p)
+{
+    return !p->header && !(p->lock->chunks_checked && p->n_chunks > 0);
+}
+
 static int name_paths(struct hx_store *s, struct hx_store_file *f, struct hx_error *err)
 {
     const char *out = f->plan->lock->out;
@@ -216,7 +223,7 @@ static int name_paths(struct hx_store *s, struct hx_store_file *f, struct hx_err
     if (f->plan->n_chunks > HX_JOURNAL_MAX_CHUNKS)
         return hx_fail(err, -EINVAL, "%s: %zu chunks, at most %u are possible", out,
                        f->plan->n_chunks, HX_JOURNAL_MAX_CHUNKS);
-    return f->plan->header ? 0 : hx_sha256_new(&f->front_hash, err);
+    return hash_needed(f->plan) ? hx_sha256_new(&f->front_hash, err) : 0;
 }
 
 static void settle_ready(struct hx_store *s, struct hx_store_file *f, enum hx_file_phase phase,

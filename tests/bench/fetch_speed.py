@@ -53,7 +53,7 @@ def lock_of(files, chunks):
                 f.seek(0)
                 e["header_sha256"] = hashlib.sha256(f.read(8 + n)).hexdigest()
         if chunks:
-            e["chunk_sha256"] = digests
+            e["chunk_sha256"], e["chunks_checked"] = digests, True
         return {**e, "sha256": whole.hexdigest()}
     return {"format": "hybrid-lock-1", "model": "bench", "created": "2026-01-01T00:00:00Z",
             "sources": [{"id": "bench", "repo": REPO, "commit": COMMIT, "licence": "MIT", "endpoints": ["default"]}],

@@ -24,6 +24,7 @@ def whole(source, path, file, out, chunk, hashes):
         e["header_sha256"] = sha256(data[:header_of(data)[1]])
     if hashes:
         e["chunk_sha256"] = [sha256(data[i:i + chunk]) for i in range(0, len(data), chunk)]
+        e["chunks_checked"] = True
     return e
 
 

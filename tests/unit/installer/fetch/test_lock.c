@@ -133,6 +133,8 @@ static const struct {
     {"\"header_bytes\":1000", "\"header_bytes\":102001", 0, "files[2].header_bytes"},
     {"\"header_bytes\":1000", "\"header_bytes\":9", 0, "files[2].header_bytes"},
     {"\"header_bytes\":1000", "\"header_bytes\":100000", 0, "files[2].tensors[2].begin"},
+    {"\"chunk\":4096,", "\"chunk\":4096,\"chunks_checked\":1,", 0,
+     "files[1].chunks_checked: expected true or false"},
     {"\"header_bytes\":1000,", "\"header_bytes\":1000,\"chunk_sha256\":[],", 0,
      "a cut file has hashes at its tensors"},
     {"\"name\":\"b\"", "\"name\":\"a\"", 0, "files[2].tensors: 'a' is there twice"},

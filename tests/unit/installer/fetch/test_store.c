@@ -66,9 +66,9 @@ static size_t file_named(const struct world *w, const char *out)
 static void test_complete(void **state)
 {
     (void)state;
-    for (int chunks = 0; chunks < 2; chunks++) {
+    for (int chunks = WORLD_WHOLE; chunks <= WORLD_CHECKED; chunks++) {
         struct world w;
-        assert_int_equal(world_open(&w, 50000, 4096, chunks != 0), 0);
+        assert_int_equal(world_open(&w, 50000, 4096, chunks), 0);
         struct hx_store *s = open_store(&w, 2);
         assert_int_equal(world_complete(&w, s), 0);
         assert_int_equal(hx_store_bytes_done(s), w.plan->wanted_bytes);
@@ -187,11 +187,10 @@ static void test_many(void **state)
     world_close(&w);
 }
 
-static void test_wrong_chunk(void **state)
+static void wrong_chunk(int chunks)
 {
-    (void)state;
     struct world w;
-    assert_int_equal(world_open(&w, 50000, 4096, true), 0);
+    assert_int_equal(world_open(&w, 50000, 4096, chunks), 0);
     size_t big = file_named(&w, "engram/big.safetensors");
     struct hx_store *s = open_store(&w, 2);
     uint8_t *damaged = malloc(w.source_bytes[1]);
@@ -208,6 +207,13 @@ static void test_wrong_chunk(void **state)
     assert_all_right(&w);
     free(damaged);
     world_close(&w);
+}
+
+static void test_wrong_chunk(void **state)
+{
+    (void)state;
+    wrong_chunk(WORLD_CHUNKS);
+    wrong_chunk(WORLD_CHECKED);
 }
 
 /* Without chunk hashes a wrong byte shows at the end: the file is fetched again, then given up. */
@@ -395,7 +401,7 @@ static void test_lying_storage(void **state)
 static void test_journal_lost(void **state)
 {
     (void)state;
-    for (int chunks = 0; chunks < 2; chunks++) {
+    for (int chunks = WORLD_WHOLE; chunks <= WORLD_CHECKED; chunks++) {
         struct world w;
         char path[256];
         assert_int_equal(world_open(&w, 50000, 4096, chunks), 0);
@@ -509,7 +515,7 @@ static void spoil(const struct world *w, bool tear, size_t *n_done)
     }
 }
 
-static void cut_everywhere(bool chunks, bool tear)
+static void cut_everywhere(int chunks, bool tear)
 {
     struct world w;
     int n = 0, most = 0;
@@ -545,6 +551,12 @@ static void test_cut_at_every_step(void **state)
     cut_everywhere(true, false);
 }
 
+static void test_cut_with_checked_chunks(void **state)
+{
+    (void)state;
+    cut_everywhere(WORLD_CHECKED, true);
+}
+
 static void test_cut_with_torn_records(void **state)
 {
     (void)state;
@@ -567,6 +579,7 @@ int main(void)
         cmocka_unit_test(test_journal_lost),
         cmocka_unit_test(test_plan_changed),
         cmocka_unit_test(test_cut_at_every_step),
+        cmocka_unit_test(test_cut_with_checked_chunks),
         cmocka_unit_test(test_cut_with_torn_records),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -77,9 +77,11 @@ static inline size_t world_chunks(char *to, size_t room, const uint8_t *p, size_
     return len + (size_t)snprintf(to + len, room - len, "]");
 }
 
+enum world_chunks { WORLD_WHOLE, WORLD_CHUNKS, WORLD_CHECKED };
+
 /* Makes lock and plan from the sources. chunks: the lock file knows the chunk hashes of the whole
- * files; wrong: it has another hash of the big file. */
-static inline int world_plan(struct world *w, size_t chunk, bool chunks, bool wrong,
+ * files, or also that they are those of the whole; wrong: it has another hash of the big file. */
+static inline int world_plan(struct world *w, size_t chunk, int chunks, bool wrong,
                              struct hx_error *err)
 {
     size_t room = (1u << 20) + w->source_bytes[1] / chunk * 70, n = 0;
@@ -112,6 +114,8 @@ static inline int world_plan(struct world *w, size_t chunk, bool chunks, bool wr
                           w->source_bytes[1], hex[1], chunk);
     if (chunks)
         n += world_chunks(j + n, room - n, w->source[1], w->source_bytes[1], chunk);
+    if (chunks == WORLD_CHECKED)
+        n += (size_t)snprintf(j + n, room - n, ",\"chunks_checked\":true");
     n += (size_t)snprintf(
         j + n, room - n,
         "},{\"source\":\"official\",\"path\":\"cut.safetensors\",\"size\":%zu,\"sha256\":\"%s\","
@@ -132,7 +136,7 @@ static inline int world_plan(struct world *w, size_t chunk, bool chunks, bool wr
     return r;
 }
 
-static inline int world_open(struct world *w, size_t big, size_t chunk, bool chunks)
+static inline int world_open(struct world *w, size_t big, size_t chunk, int chunks)
 {
     struct hx_error err = {0};
     size_t header;
