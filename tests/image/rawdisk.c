@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include "base/sha256.h"
 
 #define BLOCK ((size_t)1 << 20)
+#define PIECE 4096
 
 int hx_rawdisk_blank(const char *path, uint64_t n_bytes, struct hx_error *err)
 {
@@ -72,6 +74,59 @@ int hx_rawdisk_hash(const char *path, char hex[65], struct hx_error *err)
 {
     uint64_t size;
     return hx_sha256_file(path, hex, &size, err);
+}
+
+int hx_rawdisk_digest(const char *path, char hex[65], struct hx_error *err)
+{
+    static const uint8_t zeros[PIECE];
+    uint8_t *block = malloc(BLOCK), digest[HX_SHA256_BYTES];
+    struct hx_sha256 *h = NULL;
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int r = block ? hx_sha256_new(&h, err) : hx_fail(err, -ENOMEM, "out of memory");
+    if (!r && (fd < 0 || fstat(fd, &st) < 0))
+        r = hx_fail_errno(err, errno, "%s", path);
+    off_t at = 0;
+    while (!r) {
+        size_t n = 0;
+        r = next_data(fd, path, st.st_size, &at, &n, err);
+        if (r || !n)
+            break;
+        r = hx_file_pread(fd, path, block, n, (uint64_t)at, err);
+        /* Pieces on both sides of a hole's border: zeros in the file and holes are the same. */
+        for (size_t k = 0; !r && k < n;) {
+            size_t step = PIECE - (size_t)((at + (off_t)k) % PIECE);
+            step = step < n - k ? step : n - k;
+            uint64_t place = (uint64_t)at + k;
+            if (memcmp(block + k, zeros, step) != 0) {
+                r = hx_sha256_update(h, &place, sizeof(place));
+                if (!r)
+                    r = hx_sha256_update(h, block + k, step);
+            }
+            k += step;
+        }
+        at += (off_t)n;
+    }
+    if (!r)
+        r = hx_sha256_final(h, digest);
+    if (!r)
+        hx_sha256_to_hex(digest, hex);
+    if (fd >= 0)
+        close(fd);
+    hx_sha256_free(h);
+    free(block);
+    return r;
+}
+
+int hx_rawdisk_write(const char *path, uint64_t at, const void *data, size_t n,
+                     struct hx_error *err)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return hx_fail_errno(err, errno, "%s", path);
+    int r = hx_file_pwrite(fd, path, data, n, at, err);
+    close(fd);
+    return r;
 }
 
 int hx_rawdisk_damage(const char *path, uint64_t at, struct hx_error *err)

@@ -2,6 +2,7 @@
 #ifndef HX_TESTS_IMAGE_RAWDISK_H
 #define HX_TESTS_IMAGE_RAWDISK_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include <hx/error.h>
@@ -12,6 +13,10 @@ int hx_rawdisk_blank(const char *path, uint64_t n_bytes, struct hx_error *err) H
 int hx_rawdisk_copy(const char *from, const char *to, struct hx_error *err) HX_MUST;
 /* SHA-256 of the whole content, 64 hexadecimal digits. */
 int hx_rawdisk_hash(const char *path, char hex[65], struct hx_error *err) HX_MUST;
+/* SHA-256 of what is not zero, with its place: fast on a sparse file. 64 hexadecimal digits. */
+int hx_rawdisk_digest(const char *path, char hex[65], struct hx_error *err) HX_MUST;
+int hx_rawdisk_write(const char *path, uint64_t at, const void *data, size_t n,
+                     struct hx_error *err) HX_MUST;
 /* Flips the bits of one byte. */
 int hx_rawdisk_damage(const char *path, uint64_t at, struct hx_error *err) HX_MUST;
 
