@@ -1,6 +1,7 @@
 """The official client against a box: streamed answers, each checked. Prints one line of JSON.
 
-    client.py URL N    N requests, the first of them twice: an answer at temperature 0 has to come out alike
+    client.py URL N REFERENCE    N requests; each answer has to be, letter by letter, the one of the engine at
+                                 REFERENCE with the same model: the CPU back end computes the same bits everywhere
 """
 import json
 import sys
@@ -32,17 +33,25 @@ def ask(client, model, n):
     return "".join(pieces), first, time.monotonic() - start
 
 
-def main():
-    url, n = sys.argv[1], int(sys.argv[2])
+def connect(url):
     client = openai.OpenAI(base_url=url + "/v1", api_key="none", timeout=300, max_retries=0)
     models = [m.id for m in client.models.list()]
     assert len(models) == 1, models
-    answers = [ask(client, models[0], i) for i in range(n)]
-    again = ask(client, models[0], 0)
-    assert again[0] == answers[0][0], (again[0], answers[0][0])
-    seconds = sorted(a[2] for a in answers)
-    print(json.dumps({"model": models[0], "n": n, "first_s": round(answers[0][1], 2),
-                      "median_s": round(seconds[n // 2], 2), "text": answers[0][0]}))
+    return client, models[0]
+
+
+def main():
+    url, n, reference = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    box, host = connect(url), connect(reference)
+    seconds, first = [], []
+    for i in range(n):
+        want = ask(*host, i)
+        text, first_s, all_s = ask(*box, i)
+        assert text == want[0], (i, text, want[0])
+        first.append(first_s)
+        seconds.append(all_s)
+    print(json.dumps({"model": box[1], "n": n, "first_piece_s": round(sorted(first)[n // 2], 2),
+                      "answer_s": round(sorted(seconds)[n // 2], 2), "text": text}))
 
 
 if __name__ == "__main__":

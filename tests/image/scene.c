@@ -7,6 +7,9 @@
 
 #include "image/rawdisk.h"
 
+/* Between two looks whether a machine still comes up. */
+#define BANNER_MS 15000
+
 #define FIRMWARE      "/usr/share/OVMF/OVMF_CODE_4M.fd"
 #define FIRMWARE_VARS "/usr/share/OVMF/OVMF_VARS_4M.fd"
 
@@ -83,6 +86,17 @@ int hx_scene_prepare_served(struct hx_scene *s, const char *name, struct hx_erro
     return r;
 }
 
+/* A machine that will never be ready: QEMU has ended, or the screen of last resort stands there. */
+static int check_start(struct hx_scene *s, struct hx_error *err)
+{
+    static const char *const markers[] = {"could not start completely", "cannot start: "};
+    unsigned which;
+    int r = hx_vm_wait_any(&s->vm, markers, 2, &which, hx_child_clock(), err);
+    if (r == -ETIMEDOUT)
+        return 0;
+    return r ? r : hx_fail(err, -EIO, "machine %s: '%s'", s->setup.name, markers[which]);
+}
+
 int hx_scene_power_on(struct hx_scene *s, struct hx_error *err)
 {
     int r = hx_vm_start(&s->vm, &s->setup, err);
@@ -91,7 +105,11 @@ int hx_scene_power_on(struct hx_scene *s, struct hx_error *err)
     if (r)
         return r;
     s->ssh.user = "admin";
-    r = hx_ssh_wait_banner(&s->ssh, s->deadline, err);
+    do {
+        r = hx_ssh_wait_banner(&s->ssh, hx_child_within(s->deadline, BANNER_MS), err);
+        if (r == -ETIMEDOUT && hx_child_clock() < s->deadline && check_start(s, err))
+            return -EIO;
+    } while (r == -ETIMEDOUT && hx_child_clock() < s->deadline);
     if (!r)
         hx_scene_target("power-on to SSH", (double)hx_vm_age(&s->vm) / 1000, 45, "s");
     return r ? r : hx_ssh_wait(&s->ssh, s->deadline, err);

@@ -102,7 +102,7 @@ int hx_mirror_get(struct hx_scene *s, struct hx_tunnel *t, const char *path, con
         if (!r && !code && said && strstr(said, want))
             break;
         if (!hx_child_alive(&t->child)) {
-            r = hx_fail(err, -EPIPE, "the tunnel has ended; see tunnel.log");
+            r = hx_fail(err, -EPIPE, "%s on the way there has ended", t->child.program);
             break;
         }
         if (!hx_child_sleep(300, s->deadline)) {
@@ -132,16 +132,42 @@ static int client_python(const struct hx_scene *s, char *python, size_t size, st
     return r;
 }
 
+/* The engine of this build on this host, with the model that the mirror was made from. */
+static int start_reference(const struct hx_scene *s, struct hx_child *engine, char *url,
+                           size_t size, struct hx_error *err)
+{
+    char program[300], model[300], listen[60], log[300];
+    unsigned port;
+    int r = hx_scene_free_port(&port, err);
+    if (r)
+        return r;
+    snprintf(program, sizeof(program), "%s/release/bin/hx-engine", s->build);
+    snprintf(model, sizeof(model), "--engine.model=%s/demo", s->build);
+    snprintf(listen, sizeof(listen), "--server.listen=127.0.0.1:%u", port);
+    snprintf(log, sizeof(log), "%s/reference.log", s->work);
+    snprintf(url, size, "http://127.0.0.1:%u", port);
+    const char *const argv[] = {program, model, listen, "--engram.slow_read=60s", NULL};
+    return hx_child_start(engine, argv, log, NULL, err);
+}
+
 int hx_mirror_ask(struct hx_scene *s, struct hx_tunnel *t, unsigned n, struct hx_error *err)
 {
-    char python[400], number[16];
+    char python[400], number[16], reference[60];
+    struct hx_tunnel here = {0};
     struct hx_buf out = HX_BUF_INIT(1 << 20);
     int code = -1;
     int r = client_python(s, python, sizeof(python), err);
+    if (!r)
+        r = start_reference(s, &here.child, reference, sizeof(reference), err);
+    snprintf(here.url, sizeof(here.url), "%s", reference);
+    if (!r)
+        r = hx_mirror_get(s, &here, "/health", "ok", err);
     snprintf(number, sizeof(number), "%u", n);
-    const char *const argv[] = {python, "-B", "tests/image/client.py", t->url, number, NULL};
+    const char *const argv[] = {python,    "-B", "tests/image/client.py", t->url, number,
+                                reference, NULL};
     if (!r)
         r = hx_child_run(argv, NULL, &out, &code, s->deadline, err);
+    hx_child_kill(&here.child);
     const char *said = r ? NULL : hx_buf_cstr(&out);
     size_t len = out.len;
     if (!r && code)
