@@ -323,6 +323,7 @@ static enum hx_ui_reply do_install(struct install *in)
         argv[n++] = "--answers";
         argv[n++] = in->answers;
     }
+    hx_setup_lock_busy(in->s, "The disk is being written.");
     hx_ui_progress(in->s->ui, "Installing", 0);
     if (hx_stream_run(in->s, argv, RUN_MS, on_progress, in, &rc, &err) == 0 && rc == 0)
         return HX_UI_NEXT;
@@ -334,6 +335,7 @@ static enum hx_ui_reply do_install(struct install *in)
     snprintf(text, sizeof(text),
              "The installation failed:\n%s\nThe disk does not start now. Go on to try again.",
              err.text);
+    hx_setup_lock_screen(in->s, in->s->ui->number, in->s->ui->total, in->s->ui->title);
     enum hx_ui_reply reply = hx_ui_show(in->s->ui, text);
     return reply == HX_UI_NEXT ? HX_UI_BACK : reply;
 }

@@ -1,7 +1,9 @@
 #include "setup/lock.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -31,12 +33,12 @@ static void read_line(int fd, int line, char *out, size_t size)
 }
 
 /* One write of the same length each time: a reader never sees half of it. */
-static int write_record(int fd, const char *screen)
+static int write_record(int fd, const char *screen, const char *busy)
 {
     char record[RECORD];
     const char *tty = ttyname(STDIN_FILENO);
-    int n = snprintf(record, sizeof(record), "process %d on %.60s\n%.120s\n", (int)getpid(),
-                     tty ? tty : "no terminal", screen);
+    int n = snprintf(record, sizeof(record), "process %d on %.60s\n%.120s\n%s\n", (int)getpid(),
+                     tty ? tty : "no terminal", screen, busy);
     memset(record + n, '\n', sizeof(record) - (size_t)n);
     return pwrite(fd, record, sizeof(record), 0) == sizeof(record) ? 0 : -errno;
 }
@@ -59,7 +61,7 @@ static int take(struct hx_setup *s, int fd, struct hx_error *err)
 {
     if (flock(fd, LOCK_EX | LOCK_NB) < 0)
         return errno == EWOULDBLOCK ? -EBUSY : hx_fail_errno(err, errno, "%s: cannot lock", LOCK);
-    int r = ftruncate(fd, 0) < 0 ? -errno : write_record(fd, "");
+    int r = ftruncate(fd, 0) < 0 ? -errno : write_record(fd, "", "");
     if (r < 0)
         return hx_fail_errno(err, -r, "%s: cannot write", LOCK);
     s->lock_fd = fd;
@@ -88,26 +90,54 @@ void hx_setup_unlock(struct hx_setup *s)
     s->lock_fd = -1;
 }
 
+static void say(const struct hx_setup *s, const char *screen, const char *busy)
+{
+    /* Only a help for those who watch: that it could not be written changes nothing. */
+    if (s->lock_fd >= 0 && write_record(s->lock_fd, screen, busy) < 0)
+        return;
+}
+
 void hx_setup_lock_screen(const struct hx_setup *s, int number, int total, const char *title)
 {
     char screen[120];
     snprintf(screen, sizeof(screen), "Step %d of %d. %s", number, total, title);
-    /* Only a help for those who watch: that it could not be written changes nothing. */
-    if (s->lock_fd >= 0 && write_record(s->lock_fd, screen) < 0)
-        return;
+    say(s, screen, "");
+}
+
+void hx_setup_lock_busy(const struct hx_setup *s, const char *what)
+{
+    say(s, what, "busy");
 }
 
 /* ---- the second console ---------------------------------------------------------------------- */
 
-/* Waits a moment for a line. 1: the person leaves, 0: not. */
-static int wants_to_leave(int in)
+enum typed { NOTHING, LEAVE, TAKE_OVER };
+
+/* Waits a moment for a line. */
+static enum typed next_line(int in)
 {
     struct pollfd p = {in, POLLIN, 0};
     char line[64];
     if (poll(&p, 1, LOOK_MS) <= 0)
-        return 0;
+        return NOTHING;
     ssize_t n = read(in, line, sizeof(line));
-    return n <= 0 || (n == 2 && line[0] == 'q');
+    if (n <= 0 || (n == 2 && line[0] == 'q'))
+        return LEAVE;
+    return n == 2 && line[0] == 't' ? TAKE_OVER : NOTHING;
+}
+
+/* Asks the holder to end; its answers so far are in the draft. Not while it writes. */
+static void take_over(int fd, FILE *out)
+{
+    char holder[160], busy[16];
+    unsigned pid = 0;
+    read_line(fd, 0, holder, sizeof(holder));
+    read_line(fd, 2, busy, sizeof(busy));
+    if (*busy)
+        fprintf(out, "Not now: it is at work there and asks nothing.\n");
+    else if (sscanf(holder, "process %u on ", &pid) != 1 || pid < 2 || pid > INT_MAX ||
+             kill((pid_t)pid, SIGTERM) < 0)
+        fprintf(out, "It cannot be ended: %s\n", holder);
 }
 
 int hx_setup_watch(struct hx_setup *s, int in, FILE *out, struct hx_error *err)
@@ -119,7 +149,8 @@ int hx_setup_watch(struct hx_setup *s, int in, FILE *out, struct hx_error *err)
     read_line(fd, 0, holder, sizeof(holder));
     fprintf(out,
             "\nThe setup is open on another screen (%s) and is answered there.\n"
-            "This screen only shows how far it is. q and Enter leaves.\n\n",
+            "This screen only shows how far it is. t and Enter takes it over to here,\n"
+            "q and Enter leaves.\n\n",
             holder);
     while ((r = take(s, fd, err)) == -EBUSY) {
         read_line(fd, 1, screen, sizeof(screen));
@@ -128,7 +159,10 @@ int hx_setup_watch(struct hx_setup *s, int in, FILE *out, struct hx_error *err)
             memcpy(shown, screen, sizeof(shown));
         }
         fflush(out);
-        if (wants_to_leave(in)) {
+        enum typed typed = next_line(in);
+        if (typed == TAKE_OVER)
+            take_over(fd, out);
+        if (typed == LEAVE) {
             r = hx_fail(err, -ECANCELED, "left");
             break;
         }

@@ -15,9 +15,12 @@ void hx_setup_unlock(struct hx_setup *s);
 /* Says which screen is open, for those who watch. Nothing without the lock. */
 void hx_setup_lock_screen(const struct hx_setup *s, int number, int total, const char *title);
 
-/* For a second console: shows on out, in lines, which screen is open at the holder's, and reads
- * nothing but a line "q" from the terminal `in`. Ends with the lock taken (0), or when the person
- * leaves (-ECANCELED). */
+/* The same, while answers are put in force or a disk is written: nobody may take over now. */
+void hx_setup_lock_busy(const struct hx_setup *s, const char *what);
+
+/* For a second console: shows on out, in lines, which screen is open at the holder's. From the
+ * terminal `in` it reads lines: q leaves, t ends the holder (SIGTERM) unless that is busy. Ends
+ * with the lock taken (0), or when the person leaves (-ECANCELED). */
 int hx_setup_watch(struct hx_setup *s, int in, FILE *out, struct hx_error *err) HX_MUST;
 
 #endif

@@ -9,6 +9,7 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sysexits.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <hx/build_facts.h>
@@ -336,6 +337,19 @@ static int ask_automatic(struct hx_setup *s, const struct options *o, bool insta
     return ask_locked(s, o, install, "");
 }
 
+static struct termios as_found;
+
+/* Another console took over (lock.h); the answers so far are in the draft. */
+static void on_term(int number)
+{
+    static const char words[] = "\r\n\r\nThe setup goes on at another screen.\r\n";
+    (void)number;
+    tcsetattr(STDIN_FILENO, TCSANOW, &as_found);
+    if (write(STDOUT_FILENO, words, sizeof(words) - 1) < 0)
+        _exit(EX_IOERR);
+    _exit(EX_TEMPFAIL);
+}
+
 static bool is_set_up(const struct hx_setup *s)
 {
     return hx_root_exists(s->root, HX_SETUP_BOX);
@@ -367,6 +381,8 @@ static int command_ask(struct hx_setup *s, const struct options *o)
         hx_setup_unlock(s);
         return code;
     }
+    if (tcgetattr(STDIN_FILENO, &as_found) == 0)
+        signal(SIGTERM, on_term);
     hx_media_mount(s);
     /* On the stick's screens the answers were used before, by the service that has no terminal. */
     bool used = install && o->n_words == 0, automatic = o->answers && !strcmp(o->answers, "auto");

@@ -212,6 +212,7 @@ static int step_back(const struct hx_setup *s, int i)
 /* The review's yes: all comes into force. A refusal is shown, and the person may go back. */
 static enum hx_ui_reply put_in_force(struct hx_setup *s, struct hx_error *err)
 {
+    hx_setup_lock_busy(s, "The answers are put in force.");
     int r = hx_setup_apply(s, err);
     if (r == 0)
         r = hx_setup_activate(s, err);
@@ -224,6 +225,7 @@ static enum hx_ui_reply put_in_force(struct hx_setup *s, struct hx_error *err)
              "This could not be put in force, and nothing was changed:\n%s\nGo on, then go back "
              "with b to the answer that has to change.",
              err->text);
+    hx_setup_lock_screen(s, s->ui->number, s->ui->total, s->ui->title);
     enum hx_ui_reply reply = hx_ui_show(s->ui, text);
     return reply == HX_UI_NEXT ? HX_UI_BACK : reply;
 }
@@ -234,6 +236,7 @@ static enum hx_ui_reply run_one(struct hx_setup *s, int i, struct hx_error *err)
     if (reply != HX_UI_NEXT)
         return reply;
     hx_box_set_done(&s->box, hx_setup_steps[i].id, true);
+    hx_setup_lock_busy(s, "The answers are put in force.");
     int r = hx_setup_apply(s, err);
     if (r == 0)
         r = hx_setup_activate(s, err);

@@ -116,6 +116,24 @@ def test_second_console_goes_on(machine):
     assert second.wait() == 75
 
 
+@pytest.mark.parametrize("term", ["dumb", "vt220"])
+def test_second_console_takes_over(machine, term):
+    """Nobody sits at the first one: t brings the setup here, with the answers given so far."""
+    first = machine.start(term=term)
+    first.expect("Device name")
+    first.keys(b"\r")
+    first.expect("SSH keys")
+    second = machine.start("--plain")
+    second.expect("There: Step 2 of 10. SSH keys")
+    second.send("x")
+    second.send("t")
+    assert "Step 2 of 10. SSH keys" in second.expect("Public key or path: ")
+    assert first.wait() == 75
+    assert "The setup goes on at another screen.\n" in first.seen
+    second.send("b")
+    second.expect("Name [hx170]: ")
+
+
 def test_second_console_can_be_left(machine):
     first = machine.start("--plain")
     first.expect("Name [hx170]: ")
