@@ -21,9 +21,8 @@ struct hx_draft {
     const struct hx_row_set *main_rows; /* rows of `main` in the last pass */
     int64_t *end;                       /* host [max_seq]: behind the last pass's rows */
     const struct hx_kv_view **view;     /* [max_seq] of the block */
-    struct hx_buffer *mem, *staging,
-        *arrays; /* staging and arrays: one layout on host and device */
-    size_t used;
+    struct hx_buffer *mem;
+    struct hx_arrays arrays;
 };
 
 /* ---- opening ---- */
@@ -37,28 +36,54 @@ static size_t reserve(struct hx_tensor *t, enum hx_dtype dtype, int64_t d0, int6
     return at + (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+/* Device memory of the drafter's values: shapes in d, without addresses. end: behind each. */
+enum { N_VALUES = 5 };
+static size_t lay_out(const struct hx_hparams *h, int n_ranks, int max_rows, int max_seq,
+                      struct hx_draft *d, size_t end[N_VALUES])
+{
+    int64_t n = max_seq, block = h->draft_block, n_vocab = h->n_vocab / n_ranks;
+    size_t at = 0;
+    end[0] = at = reserve(&d->main, HX_DTYPE_BF16, max_rows, h->n_target, h->n_embd, at);
+    end[1] = at = reserve(&d->base, HX_DTYPE_F32, n, block, n_vocab, at);
+    end[2] = at = reserve(&d->logits, HX_DTYPE_F32, n, block, n_vocab, at);
+    end[3] = at = reserve(&d->latent, HX_DTYPE_BF16, n * block, h->markov_rank, 1, at);
+    end[4] = at = reserve(&d->z, HX_DTYPE_F32, n * block, 1, 1, at);
+    reserve(&d->tokens, HX_DTYPE_I32, n, block + 1, 1, 0);
+    return at;
+}
+
+/* The greater of what start_block and hx_forward_keep_context take. */
+static size_t arrays_bytes(const struct hx_hparams *h, int max_rows, int max_seq)
+{
+    size_t n_seq = (size_t)max_seq, block = (size_t)h->draft_block, n = n_seq * block;
+    size_t of_block = 2 * hx_arrays_room(n * 4) + hx_arrays_room(n * 8) +
+                      hx_arrays_room(n_seq * 8) + hx_arrays_room(n_seq * 4) +
+                      hx_arrays_room(n_seq * (block + 1) * 4);
+    size_t of_context = hx_arrays_room((size_t)max_rows * 8);
+    return of_block > of_context ? of_block : of_context;
+}
+
+void hx_draft_memory(const struct hx_hparams *h, int n_ranks, int max_rows, int max_seq,
+                     size_t *device, size_t *pinned)
+{
+    struct hx_draft d;
+    size_t end[N_VALUES];
+    *pinned = arrays_bytes(h, max_rows, max_seq);
+    *device = lay_out(h, n_ranks, max_rows, max_seq, &d, end) + *pinned;
+}
+
 static int open_memory(struct hx_forward *f, int max_rows, struct hx_error *err)
 {
     struct hx_draft *d = f->draft;
-    const struct hx_hparams *h = f->hp;
-    struct hx_tensor *t[] = {&d->main, &d->base, &d->logits, &d->latent, &d->z};
-    size_t end[sizeof(t) / sizeof(t[0])], at = 0;
-    int64_t n = d->max_seq, block = h->draft_block, n_vocab = h->n_vocab / f->n_ranks;
-    end[0] = at = reserve(t[0], HX_DTYPE_BF16, max_rows, h->n_target, h->n_embd, at);
-    end[1] = at = reserve(t[1], HX_DTYPE_F32, n, block, n_vocab, at);
-    end[2] = at = reserve(t[2], HX_DTYPE_F32, n, block, n_vocab, at);
-    end[3] = at = reserve(t[3], HX_DTYPE_BF16, n * block, h->markov_rank, 1, at);
-    end[4] = at = reserve(t[4], HX_DTYPE_F32, n * block, 1, 1, at);
-    reserve(&d->tokens, HX_DTYPE_I32, n, block + 1, 1, 0);
+    size_t end[N_VALUES], at = lay_out(f->hp, f->n_ranks, max_rows, d->max_seq, d, end);
     int r = f->be->alloc(f->dev, HX_MEM_DEVICE, at, &d->mem, err);
-    size_t arrays = (size_t)max_rows * 8 + (size_t)(n * block) * 20 + (size_t)n * 12 + 8 * ALIGN;
     if (r == 0)
-        r = f->be->alloc(f->dev, HX_MEM_PINNED, arrays, &d->staging, err);
-    if (r == 0)
-        r = f->be->alloc(f->dev, HX_MEM_DEVICE, arrays, &d->arrays, err);
+        r = hx_arrays_init(&d->arrays, f->be, f->dev, arrays_bytes(f->hp, max_rows, d->max_seq),
+                           err);
     if (r < 0)
         return hx_wrap(err, r, "drafter of %d sequences", d->max_seq);
-    for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++)
+    struct hx_tensor *t[N_VALUES] = {&d->main, &d->base, &d->logits, &d->latent, &d->z};
+    for (int i = 0; i < N_VALUES; i++)
         t[i]->data = (uint8_t *)f->be->address(d->mem) + (i ? end[i - 1] : 0);
     return 0;
 }
@@ -99,33 +124,13 @@ void hx_draft_close(struct hx_forward *f)
     struct hx_draft *d = f->draft;
     if (!d)
         return;
-    struct hx_buffer *buf[] = {d->mem, d->staging, d->arrays};
-    for (size_t i = 0; i < sizeof(buf) / sizeof(buf[0]); i++) {
-        if (buf[i])
-            f->be->free(buf[i]);
-    }
+    if (d->mem)
+        f->be->free(d->mem);
+    hx_arrays_done(&d->arrays);
     free(d->end);
     free(d->view);
     free(d);
     f->draft = NULL;
-}
-
-/* n bytes in both buffers: host address, and the device address in *dev. */
-static void *take(struct hx_forward *f, size_t n, void *dev)
-{
-    struct hx_draft *d = f->draft;
-    uint8_t *host = (uint8_t *)f->be->address(d->staging) + d->used;
-    uint8_t *at = (uint8_t *)f->be->address(d->arrays) + d->used;
-    memcpy(dev, &at, sizeof(at));
-    d->used += (n + ALIGN - 1) / ALIGN * ALIGN;
-    return host;
-}
-
-static int send_arrays(struct hx_forward *f, struct hx_error *err)
-{
-    struct hx_draft *d = f->draft;
-    return f->be->upload(f->dev, f->be->address(d->arrays), f->be->address(d->staging), d->used,
-                         err);
 }
 
 /* ---- context ---- */
@@ -184,15 +189,15 @@ int hx_forward_keep_context(struct hx_forward *f, const int *n_keep, hx_tap_fn t
     struct hx_pass p = {
         .f = f, .tap = tap, .tap_user = tap_user, .err = err, .il = -1, .rows = &set, .out = &set};
     int n = set.batch.n_row;
-    d->used = 0;
-    int64_t *row = take(f, (size_t)n * 8, &set.window_row);
+    hx_arrays_reset(&d->arrays);
+    int64_t *row = hx_arrays_take(&d->arrays, (size_t)n * 8, &set.window_row);
     for (int i = 0, t = 0; i < set.batch.n_seq; i++) {
         const struct hx_kv_view *kv = set.batch.kv[i];
         int64_t ring = kv->window[f->hp->n_layer].ring, end = set.first_of_pass[i] + n_keep[i];
         for (int64_t pos = set.first_pos[i]; pos < d->end[i]; pos++)
             row[t++] = pos < end && (!ring || pos >= end - ring) ? pos : -1;
     }
-    HX_STEP(send_arrays(f, err));
+    HX_STEP(hx_arrays_send(&d->arrays, err));
     struct hx_tensor means = main_rows(&p, n), x = hx_pass_act(&p, HX_ACT_X, n);
     HX_RUN(&p, linear, d->main_proj, f->reference, &means, &x);
     HX_STEP(hx_pass_norm(&p, d->main_norm, HX_ACT_X, n));
@@ -215,14 +220,14 @@ static int start_block(struct hx_pass *p, struct hx_row_set *set, const struct h
     struct hx_draft *d = f->draft;
     int block = f->hp->draft_block, n = n_seq * block;
     *set = (struct hx_row_set){.batch = {.n_row = n, .n_seq = n_seq, .kv = d->view}};
-    d->used = 0;
-    int32_t *of = take(f, (size_t)n * 4, &set->batch.seq);
-    int64_t *pos = take(f, (size_t)n * 8, &set->batch.pos);
-    int64_t *first_pos = take(f, (size_t)n_seq * 8, &set->batch.first_pos);
-    int32_t *first_row = take(f, (size_t)n_seq * 4, &set->batch.first_row);
+    hx_arrays_reset(&d->arrays);
+    int32_t *of = hx_arrays_take(&d->arrays, (size_t)n * 4, &set->batch.seq);
+    int64_t *pos = hx_arrays_take(&d->arrays, (size_t)n * 8, &set->batch.pos);
+    int64_t *first_pos = hx_arrays_take(&d->arrays, (size_t)n_seq * 8, &set->batch.first_pos);
+    int32_t *first_row = hx_arrays_take(&d->arrays, (size_t)n_seq * 4, &set->batch.first_row);
     int32_t *id, *token, *ids, *tokens;
-    ids = take(f, (size_t)n * 4, &id);
-    tokens = take(f, (size_t)n_seq * (size_t)(block + 1) * 4, &token);
+    ids = hx_arrays_take(&d->arrays, (size_t)n * 4, &id);
+    tokens = hx_arrays_take(&d->arrays, (size_t)n_seq * (size_t)(block + 1) * 4, &token);
     d->tokens.data = token;
     for (int i = 0; i < n_seq; i++) {
         d->view[i] = seq[i].kv;
@@ -235,7 +240,7 @@ static int start_block(struct hx_pass *p, struct hx_row_set *set, const struct h
             ids[i * block + k] = k == 0 ? seq[i].anchor : f->hp->draft_noise_token;
         }
     }
-    HX_STEP(send_arrays(f, p->err));
+    HX_STEP(hx_arrays_send(&d->arrays, p->err));
     struct hx_tensor streams = hx_pass_act(p, HX_ACT_STREAMS, n), pre = hx_pass_act(p, p->pre, n);
     HX_RUN(p, embed, f->embed, id, &streams, &pre);
     return 0;

@@ -19,7 +19,7 @@ static int most(int a, int b)
 }
 
 /* n_ranks: the rank has so many of the heads, output groups and tokens. */
-static void act_shapes(const struct hx_hparams *h, int n_ranks, const struct hx_comm *comm,
+static void act_shapes(const struct hx_hparams *h, int n_ranks, bool joins, bool wide,
                        struct shape s[HX_ACT_MAX])
 {
     const enum hx_dtype bf = HX_DTYPE_BF16, f32 = HX_DTYPE_F32, u8 = HX_DTYPE_U8,
@@ -36,7 +36,7 @@ static void act_shapes(const struct hx_hparams *h, int n_ranks, const struct hx_
         [HX_ACT_COMB] = {f32, S, S, 0},
         [HX_ACT_X] = {bf, D, 0, 0},
         [HX_ACT_Y] = {bf, D, 0, 0},
-        [HX_ACT_PART] = {f32, comm && comm->wide ? D : 1, 0, 0},
+        [HX_ACT_PART] = {f32, wide ? D : 1, 0, 0},
         [HX_ACT_QR] = {bf, h->q_lora, 0, 0},
         [HX_ACT_Q] = {bf, H, d, 0},
         [HX_ACT_O] = {bf, H, d, 0},
@@ -68,7 +68,7 @@ static void act_shapes(const struct hx_hparams *h, int n_ranks, const struct hx_
         [HX_ACT_ENGRAM_DOT] = {f32, S, 0, 0},
         [HX_ACT_ENGRAM_GATE] = {f32, S, 0, 0},
         [HX_ACT_LOGITS] = {f32, h->n_vocab / n_ranks, 0, 0},
-        [HX_ACT_ALL_LOGITS] = {f32, comm ? h->n_vocab : 1, 0, 0},
+        [HX_ACT_ALL_LOGITS] = {f32, joins ? h->n_vocab : 1, 0, 0},
     };
     memcpy(s, table, sizeof(table));
 }
@@ -81,26 +81,35 @@ static size_t tensor_bytes(const struct hx_tensor *t)
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static int open_acts(struct hx_forward *f, int max_tok, struct hx_error *err)
+/* Shapes of all activations for passes of max_tok rows; returns the bytes they take together. */
+static size_t lay_out(const struct hx_hparams *h, int n_ranks, bool joins, bool wide, int max_tok,
+                      struct hx_tensor act[HX_ACT_MAX], struct hx_tensor freq[2])
 {
     struct shape shape[HX_ACT_MAX];
-    act_shapes(f->hp, f->n_ranks, f->comm, shape);
+    act_shapes(h, n_ranks, joins, wide, shape);
     size_t total = 0;
     for (int i = 0; i < HX_ACT_MAX; i++) {
         const struct shape *s = &shape[i];
         bool head = i == HX_ACT_LOGITS || i == HX_ACT_ALL_LOGITS;
         int64_t rows = head && max_tok > HX_HEAD_ROWS ? HX_HEAD_ROWS : max_tok;
-        f->act[i] = (struct hx_tensor){
+        act[i] = (struct hx_tensor){
             .dtype = s->dtype,
             .n_dims = 1 + (s->d1 > 0) + (s->d2 > 0) + (s->d3 > 0),
             .ne = {rows, s->d1 ? s->d1 : 1, s->d2 ? s->d2 : 1, s->d3 ? s->d3 : 1}};
-        total += tensor_bytes(&f->act[i]);
+        total += tensor_bytes(&act[i]);
     }
     for (int i = 0; i < 2; i++) {
-        f->freq[i] = (struct hx_tensor){
-            .dtype = HX_DTYPE_F32, .n_dims = 1, .ne = {f->hp->rope_dim / 2, 1, 1, 1}};
-        total += tensor_bytes(&f->freq[i]);
+        freq[i] = (struct hx_tensor){
+            .dtype = HX_DTYPE_F32, .n_dims = 1, .ne = {h->rope_dim / 2, 1, 1, 1}};
+        total += tensor_bytes(&freq[i]);
     }
+    return total;
+}
+
+static int open_acts(struct hx_forward *f, int max_tok, struct hx_error *err)
+{
+    size_t total =
+        lay_out(f->hp, f->n_ranks, f->comm, f->comm && f->comm->wide, max_tok, f->act, f->freq);
     int r = f->be->alloc(f->dev, HX_MEM_DEVICE, total, &f->mem, err);
     if (r < 0)
         return hx_wrap(err, r, "activations of %d rows", max_tok);
@@ -114,6 +123,26 @@ static int open_acts(struct hx_forward *f, int max_tok, struct hx_error *err)
         at += tensor_bytes(&f->freq[i]);
     }
     return 0;
+}
+
+/* Rows of one pass, a block of drafts for every sequence among them. */
+static int most_rows(const struct hx_hparams *h, int max_tok, int max_seq, bool drafts)
+{
+    return drafts ? most(max_tok, max_seq * h->draft_block) : max_tok;
+}
+
+void hx_forward_memory(const struct hx_hparams *hp, const struct hx_maps *maps, int n_ranks,
+                       int max_tok, int max_seq, bool drafts, size_t *device, size_t *pinned)
+{
+    struct hx_tensor act[HX_ACT_MAX], freq[2];
+    size_t sets = hx_row_sets_bytes(hp, maps, max_tok, max_seq), more = 0, more_pinned = 0;
+    drafts = drafts && hp->n_draft_layer > 0;
+    *device = lay_out(hp, n_ranks, n_ranks > 1, false, most_rows(hp, max_tok, max_seq, drafts), act,
+                      freq);
+    if (drafts)
+        hx_draft_memory(hp, n_ranks, max_tok, max_seq, &more, &more_pinned);
+    *device += sets + more;
+    *pinned = sets + more_pinned;
 }
 
 /* Rotary frequencies, spec model.md 3.3: float32 steps, the power in double. */
@@ -216,9 +245,8 @@ int hx_forward_open(const struct hx_model *m, const struct hx_backend *be, struc
     f->reference = mode == HX_MODE_REFERENCE;
     int r = open_weights(f, m, err);
     drafts = drafts && f->hp->n_draft_layer > 0;
-    int max_rows = drafts ? most(max_tok, max_seq * f->hp->draft_block) : max_tok;
     if (r == 0)
-        r = open_acts(f, max_rows, err);
+        r = open_acts(f, most_rows(f->hp, max_tok, max_seq, drafts), err);
     if (r == 0 && drafts)
         r = hx_draft_open(f, m, max_tok, max_seq, err);
     if (r == 0)

@@ -154,6 +154,9 @@ int hx_pass_ffn(struct hx_pass *p);
 
 /* ---- drafter (dsv41_draft.c) ---- */
 
+/* Memory of hx_draft_open, bytes. */
+void hx_draft_memory(const struct hx_hparams *h, int n_ranks, int max_rows, int max_seq,
+                     size_t *device, size_t *pinned);
 /* max_rows: of one pass. */
 int hx_draft_open(struct hx_forward *f, const struct hx_model *m, int max_rows, int max_seq,
                   struct hx_error *err) HX_MUST;

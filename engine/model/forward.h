@@ -50,6 +50,9 @@ struct hx_forward;
 int hx_forward_open(const struct hx_model *m, const struct hx_backend *be, struct hx_device *dev,
                     struct hx_comm *comm, enum hx_mode mode, int max_tok, int max_seq, bool drafts,
                     struct hx_forward **out, struct hx_error *err) HX_MUST;
+/* Memory that it takes, bytes; joins of float32 not counted. */
+void hx_forward_memory(const struct hx_hparams *hp, const struct hx_maps *maps, int n_ranks,
+                       int max_tok, int max_seq, bool drafts, size_t *device, size_t *pinned);
 void hx_forward_close(struct hx_forward *f);
 /* Writes KV rows of the new positions through the views. -EDOM: NaN where a choice is made (layer
  * named). */

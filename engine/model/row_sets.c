@@ -10,11 +10,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ALIGN 64
-
-static size_t set_bytes(int n_row, int n_seq)
+static int last_source(const struct hx_hparams *hp, const struct hx_maps *maps)
 {
-    return (size_t)n_row * (4 + 8 + 1 + 8 + 4) + (size_t)n_seq * 12 + 7 * ALIGN;
+    int last = 0;
+    for (int il = 0; il < hp->n_layer; il++)
+        last = maps->is_kv_source[il] ? il : last;
+    return last;
+}
+
+static int max_sets(const struct hx_hparams *hp, const struct hx_maps *maps)
+{
+    return hp->n_layer - last_source(hp, maps) + 2;
+}
+
+/* Of what fill_set takes. */
+static size_t set_bytes(size_t n_row, size_t n_seq)
+{
+    return 2 * hx_arrays_room(n_row * 4) + 2 * hx_arrays_room(n_row * 8) + hx_arrays_room(n_row) +
+           hx_arrays_room(n_seq * 8) + hx_arrays_room(n_seq * 4);
+}
+
+size_t hx_row_sets_bytes(const struct hx_hparams *hp, const struct hx_maps *maps, int max_tok,
+                         int max_seq)
+{
+    size_t n = (size_t)max_tok;
+    return (size_t)max_sets(hp, maps) * set_bytes(n, (size_t)max_seq) + 2 * hx_arrays_room(n * 4) +
+           2 * hx_arrays_room(n * 8); /* tokens, groups */
 }
 
 int hx_row_sets_init(struct hx_row_sets *s, const struct hx_hparams *hp, const struct hx_maps *maps,
@@ -26,41 +47,22 @@ int hx_row_sets_init(struct hx_row_sets *s, const struct hx_hparams *hp, const s
                               .n_layer = hp->n_layer,
                               .window = hp->window,
                               .max_tok = max_tok,
-                              .max_seq = max_seq};
-    for (int il = 0; il < hp->n_layer; il++) {
-        if (maps->is_kv_source[il])
-            s->last_source = il;
-    }
-    s->max_set = hp->n_layer - s->last_source + 2;
-    s->size = (size_t)s->max_set * set_bytes(max_tok, max_seq) + (size_t)max_tok * 24 + 4 * ALIGN;
+                              .max_seq = max_seq,
+                              .last_source = last_source(hp, maps),
+                              .max_set = max_sets(hp, maps)};
     s->view = calloc((size_t)max_seq, sizeof(*s->view));
     s->first = calloc((size_t)(hp->n_layer + 1) * (size_t)max_seq, sizeof(*s->first));
     int r = s->view && s->first ? 0 : hx_fail(err, -ENOMEM, "out of memory");
     if (r == 0)
-        r = be->alloc(dev, HX_MEM_PINNED, s->size, &s->staging, err);
-    if (r == 0)
-        r = be->alloc(dev, HX_MEM_DEVICE, s->size, &s->mem, err);
+        r = hx_arrays_init(&s->arrays, be, dev, hx_row_sets_bytes(hp, maps, max_tok, max_seq), err);
     return r; /* the caller calls hx_row_sets_done in any case */
 }
 
 void hx_row_sets_done(struct hx_row_sets *s)
 {
-    if (s->staging)
-        s->be->free(s->staging);
-    if (s->mem)
-        s->be->free(s->mem);
+    hx_arrays_done(&s->arrays);
     free(s->view);
     free(s->first);
-}
-
-/* n bytes in both buffers: host address, and the device address in *dev. */
-static void *take(struct hx_row_sets *s, size_t n, void *dev)
-{
-    uint8_t *host = (uint8_t *)s->be->address(s->staging) + s->used;
-    uint8_t *at = (uint8_t *)s->be->address(s->mem) + s->used;
-    memcpy(dev, &at, sizeof(at));
-    s->used += (n + ALIGN - 1) / ALIGN * ALIGN;
-    return host;
 }
 
 /* First position that enters each layer, for sequence i. */
@@ -89,13 +91,13 @@ static void fill_set(struct hx_row_sets *s, const struct hx_forward_in *in, cons
         n += (int)(in->seq[i].n_past + in->seq[i].n_tok - first[i]);
     *set = (struct hx_row_set){.first_pos = first, .first_of_pass = s->first};
     set->batch = (struct hx_batch){.n_row = n, .n_seq = in->n_seq, .kv = s->view};
-    int32_t *seq = take(s, (size_t)n * 4, &set->batch.seq);
-    int64_t *pos = take(s, (size_t)n * 8, &set->batch.pos);
-    uint8_t *dead = take(s, (size_t)n, &set->batch.dead);
-    int64_t *window_row = take(s, (size_t)n * 8, &set->window_row);
-    int64_t *first_pos = take(s, (size_t)in->n_seq * 8, &set->batch.first_pos);
-    int32_t *first_row = take(s, (size_t)in->n_seq * 4, &set->batch.first_row);
-    int32_t *keep = before ? take(s, (size_t)n * 4, &set->keep) : NULL;
+    int32_t *seq = hx_arrays_take(&s->arrays, (size_t)n * 4, &set->batch.seq);
+    int64_t *pos = hx_arrays_take(&s->arrays, (size_t)n * 8, &set->batch.pos);
+    uint8_t *dead = hx_arrays_take(&s->arrays, (size_t)n, &set->batch.dead);
+    int64_t *window_row = hx_arrays_take(&s->arrays, (size_t)n * 8, &set->window_row);
+    int64_t *first_pos = hx_arrays_take(&s->arrays, (size_t)in->n_seq * 8, &set->batch.first_pos);
+    int32_t *first_row = hx_arrays_take(&s->arrays, (size_t)in->n_seq * 4, &set->batch.first_row);
+    int32_t *keep = before ? hx_arrays_take(&s->arrays, (size_t)n * 4, &set->keep) : NULL;
     int at = 0, of_seq = 0;
     for (int i = 0; i < in->n_seq; i++) {
         const struct hx_forward_seq *q = &in->seq[i];
@@ -122,9 +124,9 @@ static void fill_groups(struct hx_row_sets *s, const struct hx_forward_in *in)
     for (int i = 0; i < in->n_seq; i++)
         n += (int)((in->seq[i].n_past + in->seq[i].n_tok) / 2 - in->seq[i].n_past / 2);
     s->groups = (struct hx_batch){.n_row = n, .n_seq = in->n_seq, .kv = s->view};
-    int32_t *seq = take(s, (size_t)n * 4, &s->groups.seq);
-    int64_t *pos = take(s, (size_t)n * 8, &s->groups.pos);
-    int64_t *row = take(s, (size_t)n * 8, &s->group_row);
+    int32_t *seq = hx_arrays_take(&s->arrays, (size_t)n * 4, &s->groups.seq);
+    int64_t *pos = hx_arrays_take(&s->arrays, (size_t)n * 8, &s->groups.pos);
+    int64_t *row = hx_arrays_take(&s->arrays, (size_t)n * 8, &s->group_row);
     int at = 0;
     for (int i = 0; i < in->n_seq; i++) {
         int64_t end = (in->seq[i].n_past + in->seq[i].n_tok) / 2;
@@ -144,14 +146,14 @@ static bool same_rows(const int64_t *a, const int64_t *b, int n_seq)
 int hx_row_sets_build(struct hx_row_sets *s, const struct hx_forward_in *in, struct hx_error *err)
 {
     int n_tok = 0;
-    s->used = 0;
+    hx_arrays_reset(&s->arrays);
     s->n_set = 0;
     for (int i = 0; i < in->n_seq; i++) {
         s->view[i] = in->seq[i].kv;
         n_tok += in->seq[i].n_tok;
         first_positions(s, in, i);
     }
-    int32_t *token = take(s, (size_t)n_tok * 4, &s->token);
+    int32_t *token = hx_arrays_take(&s->arrays, (size_t)n_tok * 4, &s->token);
     memcpy(token, in->token, (size_t)n_tok * 4);
     fill_groups(s, in);
     for (int il = 0; il <= s->n_layer; il++) {
@@ -160,12 +162,10 @@ int hx_row_sets_build(struct hx_row_sets *s, const struct hx_forward_in *in, str
         if (!last || !same_rows(first, last->first_pos, in->n_seq)) {
             const int32_t *row = NULL;
             if (last) /* the host copy of its first_row */
-                row = (const int32_t *)(const void *)((const uint8_t *)s->be->address(s->staging) +
-                                                      ((const uint8_t *)last->batch.first_row -
-                                                       (const uint8_t *)s->be->address(s->mem)));
+                row = hx_arrays_host(&s->arrays, last->batch.first_row);
             fill_set(s, in, first, last, row);
         }
         s->in[il] = s->n_set - 1;
     }
-    return s->be->upload(s->dev, s->be->address(s->mem), s->be->address(s->staging), s->used, err);
+    return hx_arrays_send(&s->arrays, err);
 }

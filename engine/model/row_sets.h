@@ -3,6 +3,7 @@
 #define HX_MODEL_ROW_SETS_H
 
 #include "backend/kernels.h"
+#include "model/arrays.h"
 #include "model/forward.h"
 
 /* Rows some layers share: a suffix of every sequence of the pass. Arrays are on the device. */
@@ -28,13 +29,15 @@ struct hx_row_sets {
     const int32_t *token;           /* device [rows of set 0] */
     struct hx_batch groups;   /* groups of two that end in this pass: seq, pos = first token */
     const int64_t *group_row; /* device [groups.n_row] */
-    struct hx_buffer *staging, *mem; /* the same layout on host and device */
-    size_t size, used;
+    struct hx_arrays arrays;
 };
 
 int hx_row_sets_init(struct hx_row_sets *s, const struct hx_hparams *hp, const struct hx_maps *maps,
                      const struct hx_backend *be, struct hx_device *dev, int max_tok, int max_seq,
                      struct hx_error *err) HX_MUST;
+/* Bytes of its arrays, on the host and on the device. */
+size_t hx_row_sets_bytes(const struct hx_hparams *hp, const struct hx_maps *maps, int max_tok,
+                         int max_seq);
 void hx_row_sets_done(struct hx_row_sets *s);
 /* Sets of a checked pass, uploaded. */
 int hx_row_sets_build(struct hx_row_sets *s, const struct hx_forward_in *in,
