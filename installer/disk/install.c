@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "disk/fat.h"
+#include "disk/sums.h"
 
 #define ESP_DEPTH   6
 #define ANSWERS_MAX (1u << 20)
@@ -158,9 +159,11 @@ int hx_install_check_stick(const struct hx_install_job *job, struct hx_error *er
     struct hx_extent tree = source_part(job, job->from->verity);
     int r = hx_verity_check(&root, &tree, job->from->root_hash, job->progress, job->ctx, err);
     if (r == 0)
+        r = hx_sums_check(job->esp, err);
+    if (r == 0)
         r = list_esp(job, &list, err);
     if (r < 0)
-        return hx_wrap(err, r, "this stick is not in order");
+        return hx_wrap(err, r, "this stick is not in order; write the image to it again");
     close_list(list);
     return 0;
 }

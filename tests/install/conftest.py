@@ -90,6 +90,8 @@ class Machine:
         self.put("efi/EFI/systemd/systemd-bootx64.efi", "boot loader")
         self.put("efi/loader/loader.conf", "timeout 0\n")
         self.put("efi/loader/addons/installer.addon.efi", "mode")
+        files = sorted(p for p in self.esp.rglob("*") if p.is_file())
+        self.put("efi/hx170/sums", "".join(f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(self.esp)}\n" for p in files))
         self.put("proc/self/mountinfo", "")
         (self.root / "sys/firmware/efi/efivars").mkdir(parents=True)
 

@@ -165,6 +165,19 @@ def test_damaged_stick(machine, at, words):
     assert digest(machine.device("nvme0n1")) == before
 
 
+@pytest.mark.parametrize("file", ["EFI/systemd/systemd-bootx64.efi", "EFI/Linux/hx170_1.2.efi", "EFI/BOOT/BOOTX64.EFI"])
+def test_damaged_file_of_the_stick(machine, file):
+    path = machine.esp / file
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    before = digest(machine.device("nvme0n1"))
+    for command in (["check"], ["run", "--disk", "NVME-AAAA1111", "--confirm", "1111"]):
+        status, _, err = machine.install(*command)
+        assert status == 65 and f"ESP file '{file}' is damaged" in err and len(err.splitlines()) < 30
+    assert digest(machine.device("nvme0n1")) == before
+
+
 def test_keeps_models(installed):
     m = installed
     at = table(m.device("nvme0n1"))["partitions"][6]["start"] * 512

@@ -378,6 +378,46 @@ static void test_damaged_stick(void **state)
     }
 }
 
+/* Files of the ESP have no hash tree; their sums are listed. */
+static void test_damaged_esp(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *content; /* NULL: removed */
+        int r;
+        const char *words;
+    } rows[] = {
+        {"/efi/EFI/systemd/systemd-bootx64.efi", "boot Loader", -EBADMSG,
+         "ESP file 'EFI/systemd/systemd-bootx64.efi' is damaged"},
+        {"/efi/" KERNEL, "x", -EBADMSG, "ESP file '" KERNEL "' is damaged"},
+        {"/efi/loader/loader.conf", NULL, -ENOENT, "ESP file 'loader/loader.conf'"},
+        {"/efi/hx170/sums", NULL, -ENOENT, "hx170/sums is missing on the stick"},
+        {"/efi/hx170/sums", "\n\n", -EINVAL, "hx170/sums is empty"},
+        {"/efi/hx170/sums", "abc  loader/loader.conf\n", -EINVAL, "line 1 is damaged"},
+        {"/efi/hx170/sums",
+         "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef  ../etc/passwd\n",
+         -EINVAL, "line 1 is damaged"},
+        {"/efi/hx170/sums",
+         "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef  /etc/passwd\n", -EINVAL,
+         "line 1 is damaged"},
+        {"/efi/hx170/sums", "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef  ",
+         -EINVAL, "line 1 is damaged"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct run r;
+        struct hx_error err;
+        run_open(&r, 512);
+        assert_int_equal(hx_install_check_stick(&r.job, &err), 0);
+        unlink(path_in(&r.w, rows[i].file));
+        if (rows[i].content)
+            put_text(&r.w, rows[i].file, rows[i].content);
+        assert_int_equal(hx_install_check_stick(&r.job, &err), rows[i].r);
+        if (!strstr(err.text, "this stick is not in order") || !strstr(err.text, rows[i].words))
+            fail_msg("'%s' is not in '%s'", rows[i].words, err.text);
+        run_close(&r);
+    }
+}
+
 static void test_stick_without_kernel(void **state)
 {
     (void)state;
@@ -422,6 +462,7 @@ int main(void)
         cmocka_unit_test(test_second_run_after_any_stop),
         cmocka_unit_test(test_drive_that_writes_wrong),
         cmocka_unit_test(test_damaged_stick),
+        cmocka_unit_test(test_damaged_esp),
         cmocka_unit_test(test_stick_without_kernel),
         cmocka_unit_test(test_refusals_write_nothing),
     };

@@ -174,6 +174,23 @@ static void make_stick(struct world *w)
     free(data);
 }
 
+/* The list of sums that every stick has, of what is on the ESP so far. */
+static void put_sums(const struct world *w)
+{
+    static const char *const files[] = {KERNEL, "EFI/BOOT/BOOTX64.EFI",
+                                        "EFI/systemd/systemd-bootx64.efi", "loader/loader.conf"};
+    char list[1024] = "", path[256], hex[65];
+    uint64_t size;
+    struct hx_error err;
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        snprintf(path, sizeof(path), "/efi/%s", files[i]);
+        assert_int_equal(hx_sha256_file(path_in(w, path), hex, &size, &err), 0);
+        size_t n = strlen(list);
+        snprintf(list + n, sizeof(list) - n, "%s  %s\n", hex, files[i]);
+    }
+    put_text(w, "/efi/hx170/sums", list);
+}
+
 __attribute__((unused)) static void world_open(struct world *w)
 {
     char text[256];
@@ -195,6 +212,7 @@ __attribute__((unused)) static void world_open(struct world *w)
     put_text(w, "/efi/loader/loader.conf", "timeout 0\n");
     put_text(w, "/efi/loader/addons/installer.addon.efi", "mode");
     put_text(w, "/efi/loader/addons/board.addon.efi", "board");
+    put_sums(w);
     put_text(w, "/efi/loader/random-seed", "seed");
     put_text(w, "/efi/hx170-answers.conf", "secret");
     assert_int_equal(hx_root_open(w->dir, &w->root, &err), 0);
