@@ -88,6 +88,10 @@ make_esp() {
     cp "$out/uki.efi" "$esp/EFI/Linux/hx170_$version.efi"
     cp "$out/installer.addon.efi" "$esp/loader/addons/"
     printf 'timeout 0\neditor no\nsecure-boot-enroll off\n' >"$esp/loader/loader.conf"
+    # What hx-install checks before it trusts the stick: no hash tree covers these files.
+    mkdir "$esp/hx170"
+    (cd "$esp" && find EFI loader -type f | sort | xargs sha256sum) >"$work/sums"
+    mv "$work/sums" "$esp/hx170/sums"
     find "$esp" -exec touch -d "@$SOURCE_DATE_EPOCH" {} +
     rm -f "$out/esp.fat"
     truncate -s "${esp_mib}M" "$out/esp.fat"
