@@ -90,5 +90,17 @@ int hx_scene_hang(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_sick(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_stuck(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_lost(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_cuts_update(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_cuts_install(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_cuts_first(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_full_state(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_lost_state(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_reset(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_clock(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_two_drives(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_wrong_drive(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_damaged_sticks(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_reinstall(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_large_sectors(struct hx_scene *s, struct hx_error *err) HX_MUST;
 
 #endif
