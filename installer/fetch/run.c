@@ -65,7 +65,12 @@ static void on_rehash(void *ctx, uint64_t done, uint64_t total)
 static void show(struct run *run, const char *phase)
 {
     struct hx_progress_view v = {.phase = phase};
-    hx_download_view(run->download, &v);
+    if (run->download) {
+        hx_download_view(run->download, &v);
+    } else {
+        v.wanted = run->plan->wanted_bytes;
+        v.verified = hx_store_bytes_done(run->store);
+    }
     if (strcmp(phase, "download") != 0 && strcmp(phase, "check") != 0)
         v.waiting = "";
     hx_progress_show(run->progress, &v, mono_now());
@@ -173,11 +178,22 @@ static int check_disk(struct run *run, struct hx_error *err)
     return r;
 }
 
+static bool all_ready(const struct run *run)
+{
+    for (size_t i = 0; i < run->plan->n_files; i++) {
+        if (!hx_store_file_ready(run->store, i))
+            return false;
+    }
+    return true;
+}
+
 static int prepare(struct run *run, struct hx_error *err)
 {
     struct hx_fetch_cli *cli = run->cli;
+    /* A model that came on a disk is finished without a server. */
+    bool servers = cli->conf.endpoints[0] != '\0';
     int r = hx_day_window_parse(cli->conf.window, &run->window, err);
-    if (r == 0)
+    if (r == 0 && servers)
         r = hx_fetch_endpoints_parse(cli->conf.endpoints, &run->endpoints, err);
     if (r < 0) {
         err->domain = HX_DOMAIN_CONF;
@@ -195,11 +211,15 @@ static int prepare(struct run *run, struct hx_error *err)
     r = hx_progress_open(&o, &run->progress, err);
     if (r == 0)
         r = check_disk(run, err);
-    if (r == 0)
+    if (r == 0 && servers)
         r = open_transfer(run, err);
     if (r == 0)
         r = open_store(run, err);
-    if (r == 0)
+    if (r == 0 && !servers && !all_ready(run)) {
+        r = hx_fetch_endpoints_parse(cli->conf.endpoints, &run->endpoints, err);
+        err->domain = HX_DOMAIN_CONF;
+    }
+    if (r == 0 && servers)
         r = hx_download_open(run->plan, run->store, run->transfer, run->progress,
                              (unsigned)run->endpoints.n, &run->download, err);
     return r;
@@ -219,18 +239,11 @@ static void apply_window(struct run *run)
     hx_download_hold(run->download, wait ? why : NULL, wait);
 }
 
-static bool all_ready(const struct run *run)
-{
-    for (size_t i = 0; i < run->plan->n_files; i++) {
-        if (!hx_store_file_ready(run->store, i))
-            return false;
-    }
-    return true;
-}
-
 static int download(struct run *run, struct hx_error *err)
 {
     int r = 0;
+    if (!run->download)
+        return 0;
     if (!all_ready(run))
         r = hx_upstream_check(run->transfer, run->plan, say, run, err);
     while (r == 0) {

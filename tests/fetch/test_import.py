@@ -50,6 +50,15 @@ def test_import_of_original_shards(hub, make_fetch, small, tmp_path):
     assert not hub.requests("cdn")
 
 
+def test_no_server_is_needed_for_an_imported_model(hub, make_fetch, small, tmp_path):
+    fetch = make_fetch(hub, endpoints="")
+    fetch.refused("endpoints is empty", command="run", code=78)
+    fetch.run("import", str(medium_of(small, tmp_path / "usb")))
+    fetch.run()
+    fetch.check()
+    assert not hub.requests()
+
+
 def test_import_of_a_part(hub, make_fetch, small, tmp_path):
     """The rest comes over the line."""
     fetch = make_fetch(hub)
