@@ -21,8 +21,12 @@ int hx_engram_staging_open(struct hx_engram_stream *s, struct hx_error *err)
     } else {
         void *p = mmap(NULL, area(s), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         s->staging = p == MAP_FAILED ? NULL : p;
-        if (s->staging)
-            mlock2(s->staging, area(s), MLOCK_ONFAULT); /* as far as the limits allow */
+        if (s->staging) {
+            madvise(s->staging, area(s), MADV_HUGEPAGE);
+            /* In memory from the start, locked if the limits allow: rows do not wait for pages. */
+            if (mlock(s->staging, area(s)) < 0)
+                madvise(s->staging, area(s), MADV_POPULATE_WRITE);
+        }
     }
     if (!s->staging || !s->staging_used)
         return hx_fail(err, -ENOMEM, "out of memory for %zu bytes of Engram staging", area(s));
@@ -43,31 +47,17 @@ static size_t granules(size_t bytes)
     return (bytes + GRANULE - 1) / GRANULE;
 }
 
+/* The first place from the beginning on: memory that was used last is still in the caches. */
 bool hx_engram_staging_take(struct hx_engram_stream *s, size_t bytes, size_t *at)
 {
-    size_t n = granules(bytes), total = s->staging_granules;
-    size_t i = s->staging_next, seen = 0;
-    /* From where the last one ended, once around; a piece does not wrap. */
-    while (seen < total + n) {
-        size_t free_here = 0;
-        if (i + n > total) {
-            seen += total - i;
-            i = 0;
-        }
-        if (n > total)
-            return false;
-        while (free_here < n && !s->staging_used[i + free_here])
-            free_here++;
-        if (free_here == n) {
-            memset(s->staging_used + i, 1, n);
-            s->staging_next = i + n == total ? 0 : i + n;
-            *at = i * GRANULE;
+    size_t n = granules(bytes), total = s->staging_granules, n_free = 0;
+    for (size_t i = 0; n > 0 && i + n <= total + n_free; i++) {
+        n_free = s->staging_used[i] ? 0 : n_free + 1;
+        if (n_free == n) {
+            *at = (i + 1 - n) * GRANULE;
+            memset(s->staging_used + (i + 1 - n), 1, n);
             return true;
         }
-        i += free_here + 1;
-        seen += free_here + 1;
-        if (i >= total)
-            i = 0;
     }
     return false;
 }

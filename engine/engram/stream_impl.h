@@ -154,7 +154,7 @@ struct hx_engram_stream {
     int n_free_flights, n_reserved; /* reserved: by plans being made */
     struct hx_engram_cache *cache;
     uint8_t *staging, *staging_used; /* staging_used: a byte for each granule */
-    size_t staging_granules, staging_next;
+    size_t staging_granules;
     int n_plans, n_decode_plans;
     double last_decode, last_error;
     struct hx_error last_error_reason;
