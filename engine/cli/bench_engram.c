@@ -44,6 +44,7 @@ static const char usage[] =
     "                    2 threads, 3 threads through the page cache\n"
     "  --users N         decoding sequences (default 8), of --tokens N each (default 6)\n"
     "  --layer-us N      time of one layer while decoding (default 1370)\n"
+    "  --layers N        of a step, at least 16 (default 43: the model's and the drafter's)\n"
     "  --chunk-ms N      time of one prefill chunk of 2048 tokens (default 848)\n"
     "  --text FILE       text for hit rates, with the folder's tokenizer\n"
     "  --caches S,S,...  cache sizes for hit rates (default 0,256M,1G,4G)\n"
@@ -244,6 +245,7 @@ static int read_options(struct hx_bench_engram *b, int argc, char **argv, bool *
         USERS,
         TOKENS,
         LAYER,
+        LAYERS,
         CHUNK,
         TEXT,
         CACHES,
@@ -263,6 +265,7 @@ static int read_options(struct hx_bench_engram *b, int argc, char **argv, bool *
                                          {"users", required_argument, NULL, USERS},
                                          {"tokens", required_argument, NULL, TOKENS},
                                          {"layer-us", required_argument, NULL, LAYER},
+                                         {"layers", required_argument, NULL, LAYERS},
                                          {"chunk-ms", required_argument, NULL, CHUNK},
                                          {"text", required_argument, NULL, TEXT},
                                          {"caches", required_argument, NULL, CACHES},
@@ -295,6 +298,7 @@ static int read_options(struct hx_bench_engram *b, int argc, char **argv, bool *
         case USERS: ok = read_one("users", optarg, 1, 64, &b->users); break;
         case TOKENS: ok = read_one("tokens", optarg, 1, 16, &b->tokens); break;
         case LAYER: ok = read_one("layer-us", optarg, 1, 10000000, &b->layer_us); break;
+        case LAYERS: ok = read_one("layers", optarg, 16, 1000, &b->layers); break;
         case CHUNK: ok = read_one("chunk-ms", optarg, 1, 100000, &b->chunk_ms); break;
         case TEXT: b->text = optarg; break;
         case CACHES:
@@ -344,6 +348,7 @@ int hx_bench_engram(int argc, char **argv)
                                 .users = 8,
                                 .tokens = 6,
                                 .layer_us = 1370,
+                                .layers = 43,
                                 .chunk_ms = 848,
                                 .kind = {true, false, true, true, true, true, false}};
     struct hx_error err = {0};

@@ -25,7 +25,7 @@ struct hx_bench_engram {
     const char *dir, *file, *text;
     bool kind[HX_BENCH_KINDS], json, verify;
     int64_t make, depth[HX_BENCH_LIST], cache[HX_BENCH_LIST], seconds, repeat, users, tokens,
-        layer_us, chunk_ms;
+        layer_us, layers, chunk_ms;
     int n_depths, n_caches;
     struct hx_engram_stream_options so; /* tables, level; the rest as a measurement needs */
     char *path[HX_ENGRAM_MAX_TABLES];

@@ -17,7 +17,6 @@
 #define SIZES      3
 #define CHUNK_TOK  2048
 #define UNIQUE     0.727 /* of a chunk's rows (spec engram.md 4.1) */
-#define N_LAYER    43    /* 40 and the drafter's 3 */
 #define LAYER_A    1     /* layers with Engram of the released model */
 #define LAYER_B    14
 #define MAX_STEPS  100000
@@ -333,7 +332,7 @@ static int decode_steps(struct hx_bench_engram *b, struct hx_engram_stream *s, d
         w->ready[w->n] = ready_a * 1e3;
         w->a[w->n] = stall_a * 1e3;
         w->b[w->n++] = stall_b * 1e3;
-        sleep_until(start + N_LAYER * layer + stall_a + stall_b);
+        sleep_until(start + (double)b->layers * layer + stall_a + stall_b);
     }
     return r;
 }
@@ -360,21 +359,30 @@ static void print_waits(struct hx_bench_engram *b, const char *kind, const struc
     double n = (double)(b->users * b->tokens * SIZES * HEADS), layer = (double)b->layer_us * 1e-3;
     double ea = burst_ms(d, n) - LAYER_A * layer, eb = burst_ms(d, 2 * n) - LAYER_B * layer;
     eb -= ea > 0 ? ea : 0;
+    int n_free = 0;
+    double sum = 0;
+    for (int i = 0; i < w->n; i++) {
+        n_free += w->a[i] + w->b[i] == 0;
+        sum += w->a[i] + w->b[i];
+    }
+    double mean = w->n > 0 ? sum / w->n : 0;
     double ready50 = quantile(w->ready, w->n, 0.5), ready99 = quantile(w->ready, w->n, 0.99),
            a50 = quantile(w->a, w->n, 0.5), a99 = quantile(w->a, w->n, 0.99),
            b50 = quantile(w->b, w->n, 0.5), b99 = quantile(w->b, w->n, 0.99);
     if (b->json) {
-        printf("{\"kind\":\"%s\",\"users\":%lld,\"tokens\":%lld,\"layer_us\":%lld,\"steps\":%d,"
+        printf("{\"kind\":\"%s\",\"users\":%lld,\"tokens\":%lld,\"layer_us\":%lld,\"layers\":%lld,"
+               "\"steps\":%d,"
                "\"alone_us\":%.1f,\"rows_per_s\":%.0f,\"ready_p50_ms\":%.3f,\"ready_p99_ms\":%.3f,"
                "\"stall_a_p50_ms\":%.3f,\"stall_a_p99_ms\":%.3f,\"stall_b_p50_ms\":%.3f,"
-               "\"stall_b_p99_ms\":%.3f,\"expected_a_ms\":%.3f,\"expected_b_ms\":%.3f}\n",
-               kind, (long long)b->users, (long long)b->tokens, (long long)b->layer_us, w->n,
-               d->alone_us, d->rows_per_s, ready50, ready99, a50, a99, b50, b99, ea > 0 ? ea : 0,
-               eb > 0 ? eb : 0);
+               "\"stall_b_p99_ms\":%.3f,\"expected_a_ms\":%.3f,\"expected_b_ms\":%.3f,"
+               "\"steps_without_stall\":%d,\"stall_mean_ms\":%.3f}\n",
+               kind, (long long)b->users, (long long)b->tokens, (long long)b->layer_us,
+               (long long)b->layers, w->n, d->alone_us, d->rows_per_s, ready50, ready99, a50, a99,
+               b50, b99, ea > 0 ? ea : 0, eb > 0 ? eb : 0, n_free, mean);
         return;
     }
-    printf("%s: %lld sequences x %lld tokens, %d steps of %d layers of %.2f ms\n", kind,
-           (long long)b->users, (long long)b->tokens, w->n, N_LAYER, layer);
+    printf("%s: %lld sequences x %lld tokens, %d steps of %lld layers of %.2f ms\n", kind,
+           (long long)b->users, (long long)b->tokens, w->n, (long long)b->layers, layer);
     printf("  drive: %.0f us alone, %.0f rows/s\n", d->alone_us, d->rows_per_s);
     printf("  layer %d: %.0f rows take %.3f + %.0f / %.0f = %.2f ms, needed after %.2f ms: stall "
            "%.2f ms expected\n",
@@ -383,8 +391,8 @@ static void print_waits(struct hx_bench_engram *b, const char *kind, const struc
     printf("  layer %d: %.0f rows take %.2f ms, needed after %.2f ms: stall %.2f ms expected\n",
            LAYER_B, 2 * n, burst_ms(d, 2 * n), LAYER_B * layer, eb > 0 ? eb : 0);
     printf("  measured: rows of layer %d after %.2f ms (p99 %.2f); stall %.3f ms (p99 %.3f) and "
-           "%.3f ms (p99 %.3f)\n",
-           LAYER_A, ready50, ready99, a50, a99, b50, b99);
+           "%.3f ms (p99 %.3f)\n  %d of %d steps did not wait; mean %.3f ms\n",
+           LAYER_A, ready50, ready99, a50, a99, b50, b99, n_free, w->n, mean);
     fflush(stdout);
 }
 
