@@ -69,10 +69,13 @@ make_initrd() {
 }
 
 make_uki() {
+    find "$work/microcode" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+    in_tools sh -c 'cd /image/work/microcode && find . | sort | cpio --quiet --reproducible -o -H newc -R 0:0' >"$work/microcode.cpio"
     cat >"$out/cmdline" <<EOF
 roothash=$(cat "$out/root.hash") ro panic=10 module_blacklist=nouveau,nova_core console=tty0 console=ttyS0,115200 quiet loglevel=4
 EOF
-    in_tools ukify build --linux=/image/work/vmlinuz --initrd=/image/work/out/initrd --cmdline=@/image/work/out/cmdline \
+    in_tools ukify build --linux=/image/work/vmlinuz --microcode=/image/work/microcode.cpio \
+        --initrd=/image/work/out/initrd --cmdline=@/image/work/out/cmdline \
         --os-release=@/image/work/tree/usr/lib/os-release --uname="$kernel" --stub="$efi/linuxx64.efi.stub" \
         --output=/image/work/out/uki.efi >"$work/ukify.log" 2>&1 || die "ukify: $(cat "$work/ukify.log")"
     in_tools ukify build --cmdline="$installer_line" --stub="$efi/addonx64.efi.stub" \

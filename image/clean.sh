@@ -16,7 +16,7 @@ key=$(cat "$IMAGE/image.stamp" "$here/clean.sh" "$here/removed.txt" "$here/modul
 [ "$(cat "$work/clean.stamp" 2>/dev/null)" = "$key" ] && exit 0
 need_root
 mkdir -p "$work"
-rm -rf "$tree" "$work/clean.stamp"
+rm -rf "$tree" "$work/clean.stamp" "$work/microcode"
 
 clean() {
     cp -a "$base" "$tree"
@@ -36,6 +36,12 @@ clean() {
             [ -f "$need" ] || rm -f "$module"
         done
     done)
+
+    # Fixes of processors: not files of the root but the first thing that the kernel is given.
+    mkdir -p "$work/microcode/kernel/x86/microcode"
+    cat "$tree"/usr/lib/firmware/intel-ucode/* >"$work/microcode/kernel/x86/microcode/GenuineIntel.bin"
+    cat "$tree"/usr/lib/firmware/amd-ucode/*.bin >"$work/microcode/kernel/x86/microcode/AuthenticAMD.bin"
+    find "$tree/usr/lib/firmware" -mindepth 1 -maxdepth 1 ! -name rtl_nic ! -name bnx2 -exec rm -rf {} +
 
     list "$here/removed.txt" | while read -r pattern; do
         # shellcheck disable=SC2086  # a pattern

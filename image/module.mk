@@ -23,11 +23,14 @@ $(BUILD)/image/throw-away.pem:
 # Oldest version that may be updated to this one.
 IMAGE_MINIMUM ?= 0
 
+# newest: what the mirror has instead of what the lock files say.
+PACKAGES ?= locked
+
 image-tools:
-	$(Q)image/packages.sh $(BUILD) tools
+	$(Q)image/packages.sh $(BUILD) tools $(PACKAGES)
 
 image-tree: image-tools all $(SIGN_KEY)
-	$(Q)image/packages.sh $(BUILD) image
+	$(Q)image/packages.sh $(BUILD) image $(PACKAGES)
 	$(Q)image/clean.sh $(BUILD)
 	$(Q)image/compose.sh $(BUILD) $(O)/bin $(IMAGE_VERSION) $(SIGN_KEY) $(CUDA)
 
@@ -42,7 +45,7 @@ image-release: image
 
 # For driver bundles that bring source; not part of the image.
 image-kit: image-tools $(SIGN_KEY)
-	$(Q)image/packages.sh $(BUILD) kit
+	$(Q)image/packages.sh $(BUILD) kit $(PACKAGES)
 	$(Q)image/kit.sh $(BUILD) $(IMAGE_VERSION) $(SIGN_KEY) $(SOURCE_TIME)
 
 image-audit:

@@ -1,19 +1,20 @@
 #!/bin/sh
 # Installs a list of Debian 13 packages into a folder, from the mirror of this machine's own apt configuration.
-# usage: packages.sh BUILD_FOLDER tools|image|kit [lock]
+# usage: packages.sh BUILD_FOLDER tools|image|kit [locked|newest|lock]
 #
-# image/packages/NAME.lock says which versions: one line a package with name, version and SHA-256. With "lock" that file
-# is written anew from what the mirror has; otherwise a package that differs from it stops the build.
+# image/packages/NAME.lock says which versions: one line a package with name, version and SHA-256. "locked", the default: a
+# package that differs from it stops the build. "newest": takes what the mirror has and says what differs, for tests when
+# the mirror has gone on. "lock": writes the file anew from what the mirror has.
 # Does nothing when the tree was made from the same list and lock.
 here=$(dirname "$0")
 # shellcheck source=image/lib.sh
 . "$here/lib.sh"
 
-[ $# -ge 2 ] || die "usage: packages.sh BUILD_FOLDER tools|image|kit [lock]"
+[ $# -ge 2 ] || die "usage: packages.sh BUILD_FOLDER tools|image|kit [locked|newest|lock]"
 mkdir -p "$1/image"
 IMAGE=$(cd "$1/image" && pwd)
 name=$2
-mode=${3:-check}
+mode=${3:-locked}
 wanted=$here/packages/$name.txt
 lock=$here/packages/$name.lock
 case "$name" in
@@ -25,28 +26,32 @@ esac
 stamp=$IMAGE/$name.stamp
 kernel=$(sed -n 's/^linux-image-\([^ ]*\) .*/\1/p' "$here/packages/image.lock" 2>/dev/null || true)
 key=$({ cat "$wanted" "$lock" "$here/packages.sh" 2>/dev/null; echo "$kernel"; } | sha256sum | cut -d' ' -f1)
-if [ "$mode" = check ]; then
+[ "$mode" = newest ] && key=newest-$key
+if [ "$mode" != lock ]; then
     [ -f "$lock" ] || die "$lock is missing: make image-lock writes it"
     [ "$(cat "$stamp" 2>/dev/null)" = "$key" ] && [ -d "$tree" ] && exit 0
 fi
 need_root
 command -v mmdebstrap >/dev/null || die "mmdebstrap is missing: make setup installs it"
 
+# Processor microcode and network firmware, in the image alone, are in a component of their own.
+components=$([ "$name" = image ] && echo " non-free-firmware" || true)
+
 # The Debian repositories this machine uses, with Debian 13's suites.
 sources() {
     # shellcheck disable=SC2016  # apt's own variables
     apt-get indextargets --format '$(ORIGIN)|$(LABEL)|$(SUITE)|$(REPO_URI)|$(CREATED_BY)' |
-        awk -F'|' '$1 == "Debian" && $5 == "Packages" {
+        awk -F'|' -v more="$components" '$1 == "Debian" && $5 == "Packages" {
             kind = $2 ~ /Security/ ? "-security" : $3 ~ /-updates$/ ? "-updates" : ""
             if ($3 ~ /-(backports|proposed)/ || seen[kind]++) next
-            print "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] " $4 " trixie" kind " main"
+            print "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] " $4 " trixie" kind " main" more
         }'
 }
 sources >"$IMAGE/sources.list"
-grep -q ' trixie main$' "$IMAGE/sources.list" || die "this machine's apt configuration has no Debian repository with component main"
+grep -q ' trixie main' "$IMAGE/sources.list" || die "this machine's apt configuration has no Debian repository with component main"
 
 # Pins of the lock file: apt takes these versions even if the mirror has newer ones.
-if [ "$mode" = check ]; then
+if [ "$mode" = locked ]; then
     awk '{ printf "Package: %s\nPin: version %s\nPin-Priority: 1001\n\n", $1, $2 }' "$lock" >"$IMAGE/pins"
 else
     : >"$IMAGE/pins"
@@ -81,7 +86,7 @@ install_packages() {
     mkdir -p "$IMAGE/cache"
     rm -rf "$tree.new"
     # shellcheck disable=SC2016  # expanded by mmdebstrap's shell
-    mmdebstrap --mode=root --variant="$variant" --format=directory --quiet '--aptopt=APT::Install-Recommends "false"' \
+    mmdebstrap --mode=root --variant="$variant" --format=directory --quiet --dpkgopt=force-unsafe-io '--aptopt=APT::Install-Recommends "false"' \
         '--aptopt=Acquire::Languages "none"' --skip=cleanup/apt \
         --setup-hook='mkdir -p "$1"/var/cache/apt/archives "$1"/etc/apt/preferences.d' \
         --setup-hook="upload '$IMAGE/pins' /etc/apt/preferences.d/lock" \
@@ -97,7 +102,9 @@ timed "packages of $name" install_packages
 if [ "$mode" = lock ]; then
     cp "$tree.new/packages.lock" "$lock"
     key=$({ cat "$wanted" "$lock" "$here/packages.sh"; echo "$kernel"; } | sha256sum | cut -d' ' -f1)
-elif ! diff "$lock" "$tree.new/packages.lock" >"$IMAGE/$name.diff"; then
+elif ! diff "$lock" "$tree.new/packages.lock" >"$IMAGE/$name.diff" && [ "$mode" = newest ]; then
+    echo "image: $(grep -c '^>' "$IMAGE/$name.diff") packages of $name differ from $lock: this is no release"
+elif [ -s "$IMAGE/$name.diff" ]; then
     head -20 "$IMAGE/$name.diff" >&2
     die "the mirror gives other packages than $lock ('<' locked, '>' found); make image-lock takes the new ones"
 fi
