@@ -9,6 +9,8 @@
 #include "setup/setup.h"
 #include "setup/sshkey.h"
 
+#define FETCH_MS 45000
+
 enum hx_ui_reply hx_setup_ask_name(struct hx_setup *s)
 {
     return hx_setup_ask_text(
@@ -31,20 +33,12 @@ static void describe(const char *line, struct hx_buf *out)
     hx_ssh_key_done(&key);
 }
 
-/* All keys of a file in the form of authorized_keys; comment lines are skipped. */
-static int take_file(struct hx_setup *s, const char *path, struct hx_error *err)
+/* All keys of a text in the form of authorized_keys; comment lines are skipped. from: where it was.
+ */
+static int take_text(struct hx_setup *s, const char *from, char *text, struct hx_error *err)
 {
-    char *text = NULL, *rest;
-    size_t n;
-    int found = 0, line = 0;
-    int r = hx_root_read(s->root, path, HX_BOX_KEYS * HX_SSH_LINE_MAX, &text, &n, err);
-    if (r < 0)
-        return r;
-    if (strlen(text) != n) {
-        free(text);
-        return hx_fail(err, -EINVAL, "%s is not a text file", path);
-    }
-    rest = text;
+    char *rest = text;
+    int found = 0, line = 0, r = 0;
     for (char *at; r == 0 && (at = strsep(&rest, "\n"));) {
         line++;
         at[strcspn(at, "\r")] = '\0';
@@ -53,12 +47,42 @@ static int take_file(struct hx_setup *s, const char *path, struct hx_error *err)
             continue;
         r = hx_box_add_key(&s->box, at, NULL, err);
         if (r < 0)
-            hx_wrap(err, r, "%s:%d", path, line);
+            hx_wrap(err, r, "%s:%d", from, line);
         found++;
     }
-    free(text);
     if (r == 0 && found == 0)
-        r = hx_fail(err, -EINVAL, "%s holds no key", path);
+        r = hx_fail(err, -EINVAL, "%s holds no key", from);
+    return r;
+}
+
+static int take_file(struct hx_setup *s, const char *path, struct hx_error *err)
+{
+    char *text = NULL;
+    size_t n;
+    int r = hx_root_read(s->root, path, HX_BOX_KEYS * HX_SSH_LINE_MAX, &text, &n, err);
+    if (r < 0)
+        return r;
+    r = strlen(text) != n ? hx_fail(err, -EINVAL, "%s is not a text file", path)
+                          : take_text(s, path, text, err);
+    free(text);
+    return r;
+}
+
+/* Somebody's keys as code hosting sites publish them. What came is shown with fingerprints, and
+ * counts only with the review's yes. */
+static int take_address(struct hx_setup *s, const char *address, struct hx_error *err)
+{
+    const char *argv[] = {
+        "curl",   "--silent", "--show-error", "--fail",     "--location", "--max-redirs",
+        "3",      "--proto",  "=https,http",  "--max-time", "30",         "--max-filesize",
+        "131072", "--",       address,        NULL};
+    char *text = NULL;
+    int rc = 0, r = hx_setup_tool(s, argv, FETCH_MS, &rc, &text, err);
+    if (r == 0 && rc != 0)
+        r = hx_wrap(err, -EINVAL, "%.200s: no keys from there", address);
+    if (r == 0)
+        r = take_text(s, address, text, err);
+    free(text);
     return r;
 }
 
@@ -78,6 +102,8 @@ static int take_key(void *ctx, const char *answer, struct hx_error *err)
     }
     if (*answer == '/')
         return take_file(s, answer, err);
+    if (strncmp(answer, "https://", 8) == 0 || strncmp(answer, "http://", 7) == 0)
+        return take_address(s, answer, err);
     return hx_box_add_key(&s->box, answer, NULL, err);
 }
 
@@ -112,7 +138,8 @@ enum hx_ui_reply hx_setup_ask_key(struct hx_setup *s)
             .prompt = none ? "Public key or path" : "Another key",
             .help = "If you have no key yet: run ssh-keygen -t ed25519 on your computer, then "
                     "open the .pub file it made and copy its line. On the serial line paste it "
-                    "with your terminal program.",
+                    "with your terminal program. An address such as https://example.org/you.keys "
+                    "is fetched.",
             .standard = none ? found : "",
             .check = take_key,
             .ctx = s};

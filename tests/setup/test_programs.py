@@ -104,6 +104,18 @@ def test_previous(machine):
     assert "hostname = box-7\n" in machine.box
 
 
+def test_keys_from_an_address(machine):
+    machine.run("hx-setup", "--answers", str(VECTORS / "answers.conf"))
+    before = machine.box.count("admin_key = ")
+    done = machine.run("hx-setup", "key", stdin="https://keys.example/nobody\nhttps://keys.example/page\n"
+                       "https://keys.example/me.keys\n\n")
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 0, done.stdout
+    assert "https://keys.example/nobody: no keys from there: curl: (22)" in said
+    assert "https://keys.example/page:1: " in said
+    assert machine.box.count("admin_key = ") == before + 1
+
+
 # ---- hx ------------------------------------------------------------------------------------------
 
 def units(machine, tmp_path, texts={}, **states):
