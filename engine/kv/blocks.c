@@ -90,8 +90,9 @@ int hx_kv_pool_open(const struct hx_hparams *hp, const struct hx_maps *maps,
     if (r == 0)
         r = be->alloc(dev, HX_MEM_DEVICE, slot_total, &p->slot_buf, err);
     if (r == 0)
-        r = be->alloc(dev, HX_MEM_DEVICE, hx_kv_mirror_bytes(p) * (size_t)p->n_seqs, &p->mirror_buf,
-                      err);
+        r = be->alloc(dev, HX_MEM_DEVICE,
+                      hx_kv_mirror_bytes(&p->layout, p->n_blocks) * (size_t)p->n_seqs,
+                      &p->mirror_buf, err);
     if (r < 0) {
         hx_wrap(err, r, "kv pool");
         goto fail;

@@ -14,8 +14,10 @@
 struct hx_kv_pool;
 struct hx_kv_seq;
 
+#define HX_KV_BLOCK_TOK 64
+
 struct hx_kv_options {
-    int block_tok;   /* tokens of one block, even, default 64 */
+    int block_tok;   /* tokens of one block, even; 0: HX_KV_BLOCK_TOK */
     int ring_tok;    /* window ring, at least window + 16; 0: that */
     int n_blocks;    /* blocks in the pool */
     int n_seqs;      /* sequences at once */
@@ -27,6 +29,17 @@ int hx_kv_pool_open(const struct hx_hparams *hp, const struct hx_maps *maps,
                     const struct hx_kv_options *opt, struct hx_kv_pool **out,
                     struct hx_error *err) HX_MUST;
 void hx_kv_pool_close(struct hx_kv_pool *p);
+/* Device memory of a pool, bytes. */
+struct hx_kv_memory {
+    size_t blocks; /* compressed rows and index keys, and one block of them */
+    size_t block;
+    size_t slots; /* rings and open groups of sequences and snapshots */
+    size_t views; /* what kernels know of the sequences */
+};
+int hx_kv_memory(const struct hx_hparams *hp, const struct hx_maps *maps,
+                 const struct hx_kv_options *opt, struct hx_kv_memory *out,
+                 struct hx_error *err) HX_MUST;
+/* All of it; 0: the model has no KV geometry. */
 size_t hx_kv_bytes(const struct hx_hparams *hp, const struct hx_maps *maps,
                    const struct hx_kv_options *opt);
 int hx_kv_blocks_free(const struct hx_kv_pool *p); /* evictable snapshot blocks included */

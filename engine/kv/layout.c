@@ -1,5 +1,5 @@
 /* Geometry of the KV state (native row formats of spec model.md section 4). */
-#include "kv/layout.h"
+#include "kv/pool.h"
 
 #include <string.h>
 
@@ -23,7 +23,7 @@ int hx_kv_layout_derive(const struct hx_hparams *hp, const struct hx_maps *maps,
                         struct hx_error *err)
 {
     struct hx_kv_layout l = {.n_layer = hp->n_layer, .window_tok = hp->window};
-    l.block_tok = opt->block_tok ? opt->block_tok : 64;
+    l.block_tok = opt->block_tok ? opt->block_tok : HX_KV_BLOCK_TOK;
     l.ring_tok = opt->ring_tok ? opt->ring_tok : hp->window + RING_SLACK;
     if (l.block_tok < 2 || l.block_tok > 65536 || l.block_tok % 2 != 0)
         return hx_fail(err, -EINVAL,
@@ -53,12 +53,25 @@ int hx_kv_layout_derive(const struct hx_hparams *hp, const struct hx_maps *maps,
     return 0;
 }
 
+int hx_kv_memory(const struct hx_hparams *hp, const struct hx_maps *maps,
+                 const struct hx_kv_options *opt, struct hx_kv_memory *out, struct hx_error *err)
+{
+    struct hx_kv_layout l;
+    int r = hx_kv_layout_derive(hp, maps, opt, &l, err);
+    if (r < 0)
+        return r;
+    *out = (struct hx_kv_memory){
+        .blocks = l.block_bytes * (size_t)opt->n_blocks,
+        .block = l.block_bytes,
+        .slots = l.slot_bytes * (size_t)(opt->n_seqs + opt->n_snapshots),
+        .views = hx_kv_mirror_bytes(&l, opt->n_blocks) * (size_t)opt->n_seqs,
+    };
+    return 0;
+}
+
 size_t hx_kv_bytes(const struct hx_hparams *hp, const struct hx_maps *maps,
                    const struct hx_kv_options *opt)
 {
-    struct hx_kv_layout l;
-    if (hx_kv_layout_derive(hp, maps, opt, &l, NULL) < 0)
-        return 0;
-    return l.block_bytes * (size_t)opt->n_blocks +
-           l.slot_bytes * (size_t)(opt->n_seqs + opt->n_snapshots);
+    struct hx_kv_memory m;
+    return hx_kv_memory(hp, maps, opt, &m, NULL) < 0 ? 0 : m.blocks + m.slots + m.views;
 }

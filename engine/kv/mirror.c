@@ -17,23 +17,23 @@ struct parts {
     size_t view, window, comp, key, open, only_block, table, end;
 };
 
-static struct parts place(const struct hx_kv_pool *p)
+static struct parts place(const struct hx_kv_layout *l, int n_blocks)
 {
-    size_t n_layer = (size_t)p->layout.n_layer;
+    size_t n_layer = (size_t)l->n_layer;
     struct parts at = {.view = 0};
     at.window = align_up(sizeof(struct hx_kv_view));
-    at.comp = at.window + (size_t)p->layout.n_window * sizeof(struct hx_kv_stream);
+    at.comp = at.window + (size_t)l->n_window * sizeof(struct hx_kv_stream);
     at.key = at.comp + n_layer * sizeof(struct hx_kv_stream);
     at.open = at.key + n_layer * sizeof(struct hx_kv_stream);
     at.only_block = at.open + n_layer * sizeof(float *);
     at.table = align_up(at.only_block + sizeof(int32_t));
-    at.end = align_up(at.table + (size_t)p->n_blocks * sizeof(int32_t));
+    at.end = align_up(at.table + (size_t)n_blocks * sizeof(int32_t));
     return at;
 }
 
-size_t hx_kv_mirror_bytes(const struct hx_kv_pool *p)
+size_t hx_kv_mirror_bytes(const struct hx_kv_layout *l, int n_blocks)
 {
-    return place(p).end;
+    return place(l, n_blocks).end;
 }
 
 static void *put(uint8_t *host, const uint8_t *dev, size_t at, const void *from, size_t size)
@@ -45,7 +45,7 @@ static void *put(uint8_t *host, const uint8_t *dev, size_t at, const void *from,
 int hx_kv_mirror_init(struct hx_kv_seq *s, struct hx_error *err)
 {
     struct hx_kv_pool *p = s->pool;
-    struct parts at = place(p);
+    struct parts at = place(&p->layout, p->n_blocks);
     size_t n_layer = (size_t)p->layout.n_layer, stream = sizeof(struct hx_kv_stream);
     uint8_t *dev = (uint8_t *)p->be->address(p->mirror_buf) + at.end * (size_t)s->slot;
     uint8_t *host = calloc(1, at.table);
@@ -78,7 +78,7 @@ int hx_kv_mirror_init(struct hx_kv_seq *s, struct hx_error *err)
 int hx_kv_mirror_sync(struct hx_kv_seq *s, struct hx_error *err)
 {
     struct hx_kv_pool *p = s->pool;
-    struct parts at = place(p);
+    struct parts at = place(&p->layout, p->n_blocks);
     int first = 0, end = s->n_blocks;
     while (first < end && s->sent[first] == s->table[first])
         first++;

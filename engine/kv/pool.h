@@ -49,7 +49,7 @@ struct hx_kv_pool {
 };
 
 /* mirror.c: views in device memory. sync: sends what changed in the block table. */
-size_t hx_kv_mirror_bytes(const struct hx_kv_pool *p); /* of one sequence */
+size_t hx_kv_mirror_bytes(const struct hx_kv_layout *l, int n_blocks); /* of one sequence */
 int hx_kv_mirror_init(struct hx_kv_seq *s, struct hx_error *err) HX_MUST;
 int hx_kv_mirror_sync(struct hx_kv_seq *s, struct hx_error *err) HX_MUST;
 
