@@ -12,9 +12,12 @@ static bool is(const char *a, const char *b)
     return strcmp(a, b) == 0;
 }
 
+/* Ended badly, for good or until its next start: then it is "activating", with the last result. */
 static bool failed(const struct hx_status *s, int unit)
 {
-    return is(s->unit[unit].active, "failed");
+    const struct hx_status_unit *u = &s->unit[unit];
+    return is(u->active, "failed") ||
+           (is(u->active, "activating") && *u->result && !is(u->result, "success"));
 }
 
 static bool box_broken(const struct hx_status *s)
@@ -44,7 +47,7 @@ static bool engine_failed(const struct hx_status *s)
 
 static bool engine_starts(const struct hx_status *s)
 {
-    return is(s->unit[U_ENGINE].active, "activating");
+    return is(s->unit[U_ENGINE].active, "activating") && !failed(s, U_ENGINE);
 }
 
 static bool fetch_failed(const struct hx_status *s)
@@ -181,7 +184,7 @@ int hx_status_text(const struct hx_status *s, struct hx_buf *out)
     else
         hx_buf_puts(out, "Cards:     not checked yet\n");
     for (int i = 0; i < HX_STATUS_UNITS; i++) {
-        if (is(s->unit[i].active, "failed"))
+        if (failed(s, i))
             hx_buf_printf(out, "Failed:    %s (%s)\n", s->unit[i].name, s->unit[i].result);
     }
     return out->failed ? -ENOMEM : 0;

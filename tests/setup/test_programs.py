@@ -118,11 +118,11 @@ def test_keys_from_an_address(machine):
 
 # ---- hx ------------------------------------------------------------------------------------------
 
-def units(machine, tmp_path, texts={}, **states):
+def units(machine, tmp_path, texts={}, results={}, **states):
     """Recorded answers with these unit states."""
     order = ["config", "driver", "check", "fetch", "engine", "ssh", "update"]
-    text = "\n\n".join(f"ActiveState={states.get(u, 'active' if u == 'ssh' else 'inactive')}\nResult=success\nStatusText={texts.get(u, '')}"
-                       for u in order) + "\n"
+    text = "\n\n".join(f"ActiveState={states.get(u, 'active' if u == 'ssh' else 'inactive')}\n"
+                       f"Result={results.get(u, 'success')}\nStatusText={texts.get(u, '')}" for u in order) + "\n"
     table = json.loads((VECTORS / "commands.json").read_text())
     table["commands"].insert(0, {"argv": ["systemctl", "show", "--property=ActiveState,Result,StatusText"] + ["*"] * 7,
                                  "rc": 0, "stdout": text})
@@ -170,6 +170,15 @@ def test_status_tells_demo_mode(machine, tmp_path):
     machine.run("hx-setup", "--answers", str(VECTORS / "answers.conf"))
     commands = units(machine, tmp_path, {"engine": "Serving. DEMO MODE: no card"}, engine="active")
     assert "\nEngine:    Serving. DEMO MODE: no card\n" in machine.run("hx", "--commands", commands).stdout
+
+
+def test_status_tells_crashes(machine, tmp_path):
+    """Between two starts of a service that crashes the service manager says "activating"."""
+    machine.run("hx-setup", "--answers", str(VECTORS / "answers.conf"))
+    commands = units(machine, tmp_path, results={"engine": "core-dump"}, engine="activating")
+    done = machine.run("hx", "--commands", commands)
+    assert done.returncode == 3 and done.stdout.startswith("The engine stopped with an error.\n")
+    assert "Failed:    hx-engine (core-dump)" in done.stdout
 
 
 def test_reset_asks(machine):
