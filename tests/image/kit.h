@@ -51,7 +51,7 @@ int hx_kit_expect(struct hx_scene *s, const char *command, int status, const cha
 /* The first line of what a command says; status 0. */
 int hx_kit_ask(struct hx_scene *s, const char *command, char *out, size_t size,
                struct hx_error *err) HX_MUST;
-/* Waits until no job is left and says the state, which has to be "running". */
+/* Waits until the start has come to its end, the demo model left aside; no unit may have failed. */
 int hx_kit_settled(struct hx_scene *s, struct hx_error *err) HX_MUST;
 
 /* One command of debugfs on partition `number` of a drive image, with write access. */

@@ -79,7 +79,8 @@ static void help(FILE *to)
                 "       image-test --list\n\n"
                 "  --build DIR  build folder with image/work/out (build)\n"
                 "  --work DIR   disks, logs and keys (BUILD/image-test); logs stay there\n"
-                "  --long       the long scenarios too\n\n"
+                "  --long       the long scenarios too\n"
+                "  --patience N limits N times as long, 1 to 20, for a host that is busy\n\n"
                 "Exit status: 0 all passed, 1 some failed, 64 usage, 74 no folder.\n\n");
     for (int i = 0; i < N_SCENARIOS; i++)
         fprintf(to, "  %-10s %s%s\n", scenarios[i].id, scenarios[i].what,
@@ -96,7 +97,7 @@ static bool chosen(const struct scenario *sc, bool with_long, char *const *ids, 
     return false;
 }
 
-static int run_one(const struct scenario *sc, const char *build, const char *work,
+static int run_one(const struct scenario *sc, const char *build, const char *work, int patience,
                    struct hx_error *err)
 {
     struct hx_scene *s = calloc(1, sizeof(*s));
@@ -105,7 +106,7 @@ static int run_one(const struct scenario *sc, const char *build, const char *wor
     s->build = build;
     s->work = work;
     s->vm.log_fd = s->vm.console_fd = -1;
-    s->deadline = hx_child_clock() + (int64_t)sc->seconds * 1000;
+    s->deadline = hx_child_clock() + (int64_t)sc->seconds * patience * 1000;
     snprintf(s->stick, sizeof(s->stick), "%s/image/work/out/stick.img", build);
     snprintf(s->served, sizeof(s->served), "%s/served.disk", work);
     snprintf(s->installed, sizeof(s->installed), "%s/installed.disk", work);
@@ -121,7 +122,8 @@ static int run_one(const struct scenario *sc, const char *build, const char *wor
     return r;
 }
 
-static int run_all(const char *build, const char *work, bool with_long, char *const *ids, int n_ids)
+static int run_all(const char *build, const char *work, bool with_long, int patience,
+                   char *const *ids, int n_ids)
 {
     int n_passed = 0, n_failed = 0, n_skipped = 0;
     for (int i = 0; i < N_SCENARIOS; i++) {
@@ -130,7 +132,7 @@ static int run_all(const char *build, const char *work, bool with_long, char *co
             continue;
         struct hx_error err = {0};
         int64_t start = hx_child_clock();
-        int r = run_one(sc, build, work, &err);
+        int r = run_one(sc, build, work, patience, &err);
         double seconds = (double)(hx_child_clock() - start) / 1000;
         if (r == HX_SCENE_SKIP) {
             n_skipped++;
@@ -166,15 +168,14 @@ static int relay(const char *text)
 
 int main(int argc, char **argv)
 {
-    static const struct option rows[] = {{"build", required_argument, NULL, 'b'},
-                                         {"work", required_argument, NULL, 'w'},
-                                         {"long", no_argument, NULL, 'l'},
-                                         {"list", no_argument, NULL, 'i'},
-                                         {"help", no_argument, NULL, 'h'},
-                                         {"relay", required_argument, NULL, 'r'},
-                                         {0}};
+    static const struct option rows[] = {
+        {"build", required_argument, NULL, 'b'},    {"work", required_argument, NULL, 'w'},
+        {"patience", required_argument, NULL, 'p'}, {"long", no_argument, NULL, 'l'},
+        {"list", no_argument, NULL, 'i'},           {"help", no_argument, NULL, 'h'},
+        {"relay", required_argument, NULL, 'r'},    {0}};
     const char *build = "build", *work = NULL;
     bool with_long = false;
+    int patience = 1;
     char folder[300];
     for (int c; (c = getopt_long(argc, argv, "", rows, NULL)) != -1;) {
         switch (c) {
@@ -182,6 +183,12 @@ int main(int argc, char **argv)
         case 'w': work = optarg; break;
         case 'r': return relay(optarg);
         case 'l': with_long = true; break;
+        case 'p':
+            if (sscanf(optarg, "%2d", &patience) != 1 || patience < 1 || patience > 20) {
+                fprintf(stderr, "image-test: --patience takes 1 to 20, not '%s'\n", optarg);
+                return EX_USAGE;
+            }
+            break;
         case 'i':
         case 'h': help(stdout); return 0;
         default: help(stderr); return EX_USAGE;
@@ -204,5 +211,5 @@ int main(int argc, char **argv)
         fprintf(stderr, "image-test: folder %s: %s\n", work, strerror(errno));
         return EX_IOERR;
     }
-    return run_all(build, work, with_long, argv + optind, argc - optind);
+    return run_all(build, work, with_long, patience, argv + optind, argc - optind);
 }
