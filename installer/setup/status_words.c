@@ -163,6 +163,24 @@ static void put_connect(const struct hx_status *s, struct hx_buf *out)
                       at, at);
 }
 
+/* The check's word for the person who reads it. */
+static const char *cards_words(const char *overall)
+{
+    static const struct {
+        const char *word, *means;
+    } rows[] = {
+        {"ready", "ready"},
+        {"degraded", "ready, but could do better; how: hx-setup hardware"},
+        {"not_ready", "not ready; what to do: hx-setup hardware"},
+        {"unsupported", "no CMP 170HX; only the demo model can run"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        if (is(rows[i].word, overall))
+            return rows[i].means;
+    }
+    return overall;
+}
+
 int hx_status_text(const struct hx_status *s, struct hx_buf *out)
 {
     char head[200], what[400];
@@ -179,7 +197,8 @@ int hx_status_text(const struct hx_status *s, struct hx_buf *out)
     if (*s->checks_error)
         hx_buf_printf(out, "Cards:     %s\n", s->checks_error);
     else if (s->checks.there)
-        hx_buf_printf(out, "Cards:     %d, %s%s\n", s->checks.n_cards, s->checks.overall,
+        hx_buf_printf(out, "Cards:     %d, %s%s\n", s->checks.n_cards,
+                      cards_words(s->checks.overall),
                       s->checks.this_boot ? "" : " (checked at an earlier start)");
     else
         hx_buf_puts(out, "Cards:     not checked yet\n");
