@@ -89,30 +89,25 @@ static int restart(struct hx_scene *s, struct hx_error *err)
     return r ? r : hx_vm_wait(&s->vm, "BdsDxe: starting", s->deadline, err);
 }
 
-/* U1, F3: the first start, an update, the second start; drives for other scenarios stay. */
+/* U1, F3: an update of a box that is in use, and the start behind it; the drive stays for others.
+ */
 int hx_scene_update(struct hx_scene *s, struct hx_error *err)
 {
     struct hx_kit_bundle b;
     struct facts before, after;
     char base[32], path[512];
+    hx_kit_path(s, "settled", "disk", path, sizeof(path));
     int r = hx_kit_version(s, base, sizeof(base), err);
     if (!r)
         r = hx_kit_bundle(s, HX_KIT_GOOD, &b, err);
     if (!r)
-        r = hx_kit_machine(s, "update", s->installed, err);
+        r = hx_kit_machine(s, "update", path, err);
     if (r)
         return r;
     attach(s, &b);
     r = hx_kit_start(s, err);
     if (!r)
         r = hx_kit_login(s, err);
-    if (!r)
-        r = hx_kit_settled(s, err);
-    hx_kit_path(s, "settled", "disk", path, sizeof(path));
-    if (!r)
-        r = hx_kit_expect(s, "sync", 0, NULL, err);
-    if (!r)
-        r = hx_kit_snapshot(s, path, err);
     if (!r)
         r = ask_facts(s, &before, err);
     if (!r)
@@ -126,9 +121,9 @@ int hx_scene_update(struct hx_scene *s, struct hx_error *err)
     if (!r)
         r = hx_kit_login(s, err);
     if (!r)
-        r = hx_kit_settled(s, err);
-    if (!r)
         r = check_status(s, b.version, "good", base, "good", err);
+    if (!r)
+        r = hx_kit_settled(s, err);
     if (!r)
         r = ask_facts(s, &after, err);
     return r ? r : compare_facts(&before, &after, err);
