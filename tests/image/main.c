@@ -117,6 +117,7 @@ static int run_one(const struct scenario *sc, const char *build, const char *wor
         r = HX_SCENE_SKIP;
     if (!r)
         r = sc->run(s, err);
+    hx_ssh_close(&s->ssh);
     hx_vm_close(&s->vm);
     free(s);
     return r;

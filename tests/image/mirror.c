@@ -199,6 +199,7 @@ int hx_mirror_box(struct hx_mirror *m, struct hx_scene *s, const char *name, con
     char answers[2000];
     snprintf(answers, sizeof(answers), "%s%s", m->answers, more);
     int r = hx_scene_prepare(s, name, answers, err);
+    s->ssh.share = true;
     if (!r)
         hx_mirror_plug(m, s, m->stick);
     return r;

@@ -75,6 +75,7 @@ int hx_scene_prepare_served(struct hx_scene *s, const char *name, struct hx_erro
 {
     if (access(s->served, R_OK) < 0)
         return hx_fail(err, HX_SCENE_SKIP, "no drive with a model: scenario model comes first");
+    s->ssh.share = true;
     snprintf(s->disk, sizeof(s->disk), "%s/%s.disk", s->work, name);
     int r = hx_rawdisk_copy(s->served, s->disk, err);
     if (!r)
@@ -99,6 +100,7 @@ static int check_start(struct hx_scene *s, struct hx_error *err)
 
 int hx_scene_power_on(struct hx_scene *s, struct hx_error *err)
 {
+    hx_ssh_close(&s->ssh);
     int r = hx_vm_start(&s->vm, &s->setup, err);
     if (!r)
         r = hx_vm_ssh_port(&s->vm, &s->ssh.port, err);

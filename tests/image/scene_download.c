@@ -273,6 +273,7 @@ int hx_scene_offline(struct hx_scene *s, struct hx_error *err)
              m.model, m.sha256);
     if (!r)
         r = hx_scene_prepare(s, "offline", answers, err);
+    s->ssh.share = true;
     if (!r)
         hx_mirror_plug(&m, s, disk);
     s->setup.relay = NULL;

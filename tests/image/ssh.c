@@ -15,6 +15,7 @@
 /* Connections that wait for the first line, and how far apart they begin. */
 #define N_PROBES 5
 #define PROBE_MS 2000
+#define SHARE_MS 60000
 
 struct command {
     const char *argv[MAX_ARGS];
@@ -47,7 +48,7 @@ static void begin(struct command *c, const struct hx_ssh *ssh, const char *level
     /* The first connection learns the host key, a change of it later is an error. */
     static const char *const options[] = {"StrictHostKeyChecking=accept-new",
                                           "GlobalKnownHostsFile=/dev/null", "IdentityAgent=none",
-                                          "IdentitiesOnly=yes", "ConnectTimeout=30"};
+                                          "IdentitiesOnly=yes", "ConnectTimeout=120"};
     for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
         add_option(c, options[i]);
     add_option(c, level);
@@ -85,12 +86,65 @@ int hx_ssh_make_key(struct hx_ssh *ssh, const char *folder, struct hx_error *err
     return 0;
 }
 
+/* ---- the shared connection ------------------------------------------------------------------- */
+
+static void socket_path(const struct hx_ssh *ssh, char *path, size_t size)
+{
+    snprintf(path, size, "%s/ssh.%u", ssh->folder, ssh->port);
+}
+
+void hx_ssh_close(struct hx_ssh *ssh)
+{
+    char path[300];
+    if (!ssh->master_user)
+        return;
+    hx_child_kill(&ssh->master);
+    ssh->master_user = NULL;
+    socket_path(ssh, path, sizeof(path));
+    unlink(path);
+}
+
+/* Without it every command logs in for itself, so a failure is none. */
+static void share(struct hx_ssh *ssh, int64_t deadline)
+{
+    struct command c;
+    struct hx_error ignored;
+    char log[300];
+    begin(&c, ssh, "LogLevel=ERROR");
+    add_option(&c, "BatchMode=yes");
+    add_option(&c, "ServerAliveInterval=30");
+    snprintf(log, sizeof(log), "%s/ssh.log", ssh->folder);
+    socket_path(ssh, c.text[4], sizeof(c.text[4]));
+    static const char *const options[] = {"-N", "-M", "-S"};
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
+        add(&c, options[i]);
+    add(&c, c.text[4]);
+    add(&c, "-i");
+    add(&c, c.text[2]);
+    add(&c, "-l");
+    add(&c, ssh->user);
+    add(&c, "127.0.0.1");
+    if (hx_child_start(&ssh->master, c.argv, log, NULL, &ignored))
+        return;
+    int64_t until = hx_child_within(deadline, SHARE_MS);
+    while (access(c.text[4], F_OK) < 0 && hx_child_alive(&ssh->master))
+        if (!hx_child_sleep(100, until))
+            break;
+    ssh->master_user = ssh->user;
+}
+
 int hx_ssh_run(const struct hx_ssh *ssh, const char *command, struct hx_buf *out, int *code,
                int64_t deadline, struct hx_error *err)
 {
     struct command c;
     begin(&c, ssh, "LogLevel=ERROR");
     add_option(&c, "BatchMode=yes");
+    /* The client connects for itself if nobody listens on the socket. */
+    if (ssh->master_user && !strcmp(ssh->master_user, ssh->user)) {
+        socket_path(ssh, c.text[4], sizeof(c.text[4]));
+        add(&c, "-S");
+        add(&c, c.text[4]);
+    }
     add(&c, "-i");
     add(&c, c.text[2]);
     add(&c, "-l");
@@ -148,11 +202,12 @@ int hx_ssh_wait_banner(const struct hx_ssh *ssh, int64_t deadline, struct hx_err
     return heard ? 0 : hx_fail(err, -ETIMEDOUT, "port 22 said nothing before the deadline");
 }
 
-int hx_ssh_wait(const struct hx_ssh *ssh, int64_t deadline, struct hx_error *err)
+int hx_ssh_wait(struct hx_ssh *ssh, int64_t deadline, struct hx_error *err)
 {
     struct hx_buf out = HX_BUF_INIT(64 << 10);
     int code = -1;
     int r;
+    hx_ssh_close(ssh);
     for (;;) {
         r = hx_ssh_run(ssh, "true", &out, &code, hx_child_within(deadline, 60000), err);
         if (!r && code != 255)
@@ -164,6 +219,8 @@ int hx_ssh_wait(const struct hx_ssh *ssh, int64_t deadline, struct hx_error *err
         }
     }
     hx_buf_done(&out);
+    if (!r && ssh->share)
+        share(ssh, deadline);
     return r;
 }
 

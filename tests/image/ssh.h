@@ -10,6 +10,11 @@ struct hx_ssh {
     unsigned port;    /* on 127.0.0.1 */
     const char *user;
     char public_key[512]; /* one line, as in authorized_keys, without newline */
+    /* Connection that commands of `master_user` share: a login costs an emulated machine seconds.
+     */
+    bool share;
+    struct hx_child master;
+    const char *master_user;
 };
 
 /* Makes an Ed25519 key in the folder, or takes the one that is there. */
@@ -21,8 +26,12 @@ int hx_ssh_run(const struct hx_ssh *ssh, const char *command, struct hx_buf *out
 /* Waits until the server's first line comes. Precise to a fraction of a second: tries overlap,
  * since one that the machine does not hear yet is repeated by its network in ever longer steps. */
 int hx_ssh_wait_banner(const struct hx_ssh *ssh, int64_t deadline, struct hx_error *err) HX_MUST;
-/* Tries until a login works. -ETIMEDOUT with what the client said last. */
-int hx_ssh_wait(const struct hx_ssh *ssh, int64_t deadline, struct hx_error *err) HX_MUST;
+/* Ends the shared connection, if there is one; before the machine starts anew. */
+void hx_ssh_close(struct hx_ssh *ssh);
+/* Tries until a login works; then, with `share`, commands of this user share one
+ * connection. -ETIMEDOUT with what
+ * the client said last. */
+int hx_ssh_wait(struct hx_ssh *ssh, int64_t deadline, struct hx_error *err) HX_MUST;
 /* What the server offers to somebody without a key: "publickey" and so on, as it says itself. */
 int hx_ssh_methods(const struct hx_ssh *ssh, const char *user, struct hx_buf *out, int64_t deadline,
                    struct hx_error *err) HX_MUST;
