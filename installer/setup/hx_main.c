@@ -12,14 +12,17 @@
 
 #include <hx/build_facts.h>
 
+#include "setup/console.h"
 #include "setup/relay.h"
 #include "setup/setup.h"
 #include "setup/status.h"
 #include "setup/support.h"
 
+#define CONSOLE_S 15
+
 struct options {
     const char *root, *commands, *output;
-    bool json, yes;
+    bool json, yes, once;
     const char *word[3];
     int n_words;
 };
@@ -33,6 +36,7 @@ static void help(FILE *to)
           "       hx reset LEVEL [--yes]      config: settings; state: all but the models;\n"
           "                                   everything: the models too; at the next start\n"
           "       hx support [--output FILE]  archive for support, without secrets\n"
+          "       hx console [--once]         the status on a console, whenever it changes\n"
           "       hx root [COMMAND...]        a command as root, or a shell (for the account "
           "admin)\n\n"
           "  --root DIR, --commands FILE      a recorded machine instead of this one\n"
@@ -57,11 +61,15 @@ static int usage(const char *what, const char *found)
 
 static int parse(int argc, char **argv, struct options *o)
 {
-    static const struct option rows[] = {
-        {"root", required_argument, NULL, 'r'},   {"commands", required_argument, NULL, 'c'},
-        {"output", required_argument, NULL, 'o'}, {"json", no_argument, NULL, 'j'},
-        {"yes", no_argument, NULL, 'y'},          {"help", no_argument, NULL, 'h'},
-        {"version", no_argument, NULL, 'v'},      {0}};
+    static const struct option rows[] = {{"root", required_argument, NULL, 'r'},
+                                         {"commands", required_argument, NULL, 'c'},
+                                         {"output", required_argument, NULL, 'o'},
+                                         {"json", no_argument, NULL, 'j'},
+                                         {"yes", no_argument, NULL, 'y'},
+                                         {"once", no_argument, NULL, '1'},
+                                         {"help", no_argument, NULL, 'h'},
+                                         {"version", no_argument, NULL, 'v'},
+                                         {0}};
     opterr = 0;
     for (int c; (c = getopt_long(argc, argv, ":", rows, NULL)) != -1;) {
         switch (c) {
@@ -70,6 +78,7 @@ static int parse(int argc, char **argv, struct options *o)
         case 'o': o->output = optarg; break;
         case 'j': o->json = true; break;
         case 'y': o->yes = true; break;
+        case '1': o->once = true; break;
         case 'h': help(stdout); return -1;
         case 'v': printf("hx %s (%s)\n", HX_BUILD_VERSION, HX_BUILD_VARIANT); return -1;
         default:
@@ -105,6 +114,30 @@ static int command_status(struct hx_setup *s, const struct options *o)
     if (bad)
         fprintf(stderr, "hx: the status cannot be written\n");
     return bad ? EX_CANTCREAT : code;
+}
+
+/* For hx-console@.service: for ever, until the console is gone. */
+static int command_console(struct hx_setup *s, const struct options *o)
+{
+    struct hx_console shown = HX_CONSOLE_INIT;
+    struct hx_error err;
+    const char *term = getenv("TERM");
+    bool redraw = term && strcmp(term, "linux") == 0 && isatty(STDOUT_FILENO);
+    for (;;) {
+        struct hx_status status;
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        int r = hx_status_read(s->root, s->tools, &status, &err);
+        if (r < 0)
+            return fail(EX_SOFTWARE, &err);
+        r = hx_console_show(&shown, &status, redraw, now.tv_sec, stdout, &err);
+        hx_status_done(&status);
+        if (r < 0)
+            return fail(EX_IOERR, &err);
+        if (o->once)
+            return EX_OK;
+        sleep(CONSOLE_S);
+    }
 }
 
 /* Hands over to another program, as root where that is needed. */
@@ -231,9 +264,10 @@ int main(int argc, char **argv)
         int (*run)(struct hx_setup *s, const struct options *o);
         int most_words;
     } commands[] = {
-        {"status", command_status, 1}, {"setup", command_setup, 2},
-        {"update", command_update, 2}, {"rollback", command_rollback, 1},
-        {"reset", command_reset, 2},   {"support", command_support, 1},
+        {"status", command_status, 1},   {"setup", command_setup, 2},
+        {"update", command_update, 2},   {"rollback", command_rollback, 1},
+        {"reset", command_reset, 2},     {"support", command_support, 1},
+        {"console", command_console, 1},
     };
     struct options o = {0};
     struct hx_setup s;

@@ -67,6 +67,10 @@ int hx_scene_first_boot(struct hx_scene *s, struct hx_error *err)
          "activating; "
          "do sleep 1; done'; systemctl is-active hx-setup@tty1 hx-setup@ttyS0; true",
          "inactive\ninactive\n"},
+        {"status on the consoles",
+         "timeout 60 sh -c 'until systemctl -q is-active hx-console@tty1 hx-console@ttyS0; "
+         "do sleep 1; done'; systemctl is-active hx-console@tty1 hx-console@ttyS0",
+         "active\nactive\n"},
         {"demo model",
          "timeout 120 sh -c 'until test -e /srv/models/current; do sleep 1; done'; "
          "readlink /srv/models/current",
@@ -94,6 +98,13 @@ int hx_scene_first_boot(struct hx_scene *s, struct hx_error *err)
     if (!r)
         hx_scene_target("memory in use when idle", strtod((const char *)out.data, NULL), 200, "MB");
     hx_buf_done(&out);
+    /* The box in use, for the scenarios of updates and of the data partitions. */
+    if (!r)
+        r = hx_scene_power_off(s, err);
+    char settled[512];
+    snprintf(settled, sizeof(settled), "%s/settled.disk", s->work);
+    if (!r && rename(s->disk, settled) < 0)
+        r = hx_fail_errno(err, errno, "%s", settled);
     return r;
 }
 
