@@ -101,6 +101,115 @@ static void test_every_flush_of_an_installation(void **state)
     }
 }
 
+/* ---- what a drive may have lost ----------------------------------------------------------------
+ */
+
+#define TRIALS 12
+
+struct act {
+    uint64_t offset;
+    size_t len;
+    uint8_t *data, *before; /* data NULL: a flush */
+};
+
+struct acts {
+    size_t n;
+    struct act act[4096];
+};
+
+static int note(void *ctx, const struct hx_disk_event *e, struct hx_error *err)
+{
+    struct acts *all = ctx;
+    (void)err;
+    assert_true(all->n < 4096);
+    struct act *a = &all->act[all->n++];
+    *a = (struct act){.offset = e->offset, .len = e->len};
+    if (e->act == HX_DISK_WRITE) {
+        a->data = malloc(e->len);
+        a->before = malloc(e->len);
+        memcpy(a->data, e->data, e->len);
+    }
+    return 0;
+}
+
+static void write_act(struct bench *b, const struct act *a, const uint8_t *data, size_t len)
+{
+    struct hx_error err;
+    assert_int_equal(hx_file_pwrite(b->target.fd, "drive", data, len, a->offset, &err), 0);
+    hx_drive_wrote(&b->memory, a->offset, len);
+}
+
+/* The writes [from, to) lie between two flushes: a drive that loses power may have done any of
+ * them, in any order, and one by half. */
+static unsigned try_subsets(struct bench *b, const struct acts *all, size_t from, size_t to,
+                            struct hx_rng *g)
+{
+    unsigned n_boots = 0;
+    struct hx_error err;
+    for (size_t i = from; i < to; i++)
+        assert_int_equal(hx_file_pread(b->target.fd, "drive", all->act[i].before, all->act[i].len,
+                                       all->act[i].offset, &err),
+                         0);
+    for (int trial = 0; trial < TRIALS; trial++) {
+        uint64_t bits = hx_rng_next(g);
+        for (size_t i = from; i < to; i++) {
+            const struct act *a = &all->act[i];
+            size_t half = a->len / 1024 * 512;
+            if (bits >> (i % 31) & 1)
+                write_act(b, a, a->data, i % 7 == bits >> 61 && half ? half : a->len);
+        }
+        enum hx_drive_verdict v = look(b);
+        if (v == HX_DRIVE_BROKEN)
+            fail_msg("writes %zu to %zu, trial %d: %s", from, to, trial, b->look.why);
+        n_boots += v == HX_DRIVE_BOOTS;
+        for (size_t i = to; i-- > from;)
+            write_act(b, &all->act[i], all->act[i].before, all->act[i].len);
+    }
+    for (size_t i = from; i < to; i++)
+        write_act(b, &all->act[i], all->act[i].data, all->act[i].len);
+    return n_boots;
+}
+
+static void test_lost_and_torn_writes_of_an_installation(void **state)
+{
+    (void)state;
+    static const unsigned sectors[] = {512, 4096};
+    for (size_t k = 0; k < 2; k++) {
+        struct bench b;
+        struct hx_error err;
+        struct hx_rng g;
+        struct acts *all = calloc(1, sizeof(*all));
+        open_bench(&b, sectors[k]);
+        hx_rng_seed(&g, 170);
+        struct hx_disk_watch watch = {all, note};
+        b.target.watch = &watch;
+        assert_int_equal(hx_install_write(&b.job, &b.target, &err), 0);
+        b.target.watch = NULL;
+        /* A blank drive again. */
+        assert_int_equal(ftruncate(b.target.fd, 0), 0);
+        assert_int_equal(ftruncate(b.target.fd, (off_t)TARGET_BYTES), 0);
+        b.memory = (struct hx_drive_memory){0};
+        unsigned n_epochs = 0, n_boots = 0;
+        for (size_t from = 0, i = 0; i < all->n; i++) {
+            if (all->act[i].data)
+                continue;
+            n_epochs++;
+            n_boots += try_subsets(&b, all, from, i, &g);
+            from = i + 1;
+            /* Nothing starts before the last flush but one. */
+            assert_true(n_boots == 0 || i + 1 == all->n);
+        }
+        assert_true(n_epochs > 5);
+        assert_int_equal(look(&b), HX_DRIVE_BOOTS);
+        for (size_t i = 0; i < all->n; i++) {
+            free(all->act[i].data);
+            free(all->act[i].before);
+        }
+        free(all);
+        close_bench(&b);
+    }
+}
+
 static void flip(struct bench *b, uint64_t at)
 {
     struct hx_error err;
@@ -191,6 +300,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_flush_of_an_installation),
+        cmocka_unit_test(test_lost_and_torn_writes_of_an_installation),
         cmocka_unit_test(test_damage_is_seen),
         cmocka_unit_test(test_entry_without_root),
         cmocka_unit_test(test_proofs_are_forgotten_by_writes),
