@@ -313,6 +313,99 @@ static void test_cut_over_another_update(void **state)
     box_close(&b);
 }
 
+/* Writes of an update with what they overwrote. */
+struct act {
+    uint64_t offset;
+    size_t len;
+    uint8_t *data, *before; /* data NULL: a flush */
+};
+
+struct acts {
+    struct hx_disk *disk;
+    size_t n, n_pending;
+    struct act act[1024];
+};
+
+static int note(void *ctx, const struct hx_disk_event *e, struct hx_error *err)
+{
+    struct acts *all = ctx;
+    assert_true(all->n < 1024);
+    /* The ESP is another file system: what it says must be true of the slot by then. */
+    if (e->act == HX_DISK_FILE) {
+        assert_int_equal(all->n_pending, 0);
+        return 0;
+    }
+    struct act *a = &all->act[all->n++];
+    *a = (struct act){.offset = e->offset, .len = e->len};
+    all->n_pending = e->act == HX_DISK_FLUSH ? 0 : all->n_pending + 1;
+    if (e->act == HX_DISK_WRITE) {
+        a->data = malloc(e->len);
+        a->before = malloc(e->len);
+        memcpy(a->data, e->data, e->len);
+        return hx_disk_read(all->disk, a->before, a->len, a->offset, err);
+    }
+    return 0;
+}
+
+static void write_bytes(struct box *b, uint64_t at, const uint8_t *data, size_t len)
+{
+    struct hx_error err;
+    assert_int_equal(hx_file_pwrite(b->disk.fd, "disk", data, len, at, &err), 0);
+}
+
+/* A drive that loses power may have done any of the writes behind the last flush, and one by half:
+ * the system that runs must come up again from each. */
+static void test_lost_and_torn_writes(void **state)
+{
+    (void)state;
+    struct box b;
+    struct hx_error err;
+    struct hx_rng g;
+    struct acts *all = calloc(1, sizeof(*all));
+    box_open(&b);
+    box_bundle(&b, NEW, VERSION);
+    hx_rng_seed(&g, 170);
+    all->disk = &b.disk;
+    struct hx_disk_watch watch = {all, note};
+    b.disk.watch = &watch;
+    assert_int_equal(hx_update_write(&b.job, &err), 0);
+    b.disk.watch = NULL;
+    assert_int_equal(startable(&b), 2);
+    unlink(path_in(&b.w, "/efi/EFI/Linux/hx170_" NEW "+3.efi"));
+    for (size_t i = all->n; i-- > 0;)
+        if (all->act[i].data)
+            write_bytes(&b, all->act[i].offset, all->act[i].before, all->act[i].len);
+    size_t n_epochs = 0;
+    for (size_t from = 0, i = 0; i < all->n; i++) {
+        if (all->act[i].data)
+            continue;
+        n_epochs++;
+        for (int trial = 0; trial < 12; trial++) {
+            uint64_t bits = hx_rng_next(&g);
+            for (size_t k = from; k < i; k++) {
+                const struct act *a = &all->act[k];
+                size_t half = a->len / 1024 * 512;
+                if (bits >> (k % 31) & 1)
+                    write_bytes(&b, a->offset, a->data,
+                                k % 7 == bits >> 61 && half ? half : a->len);
+            }
+            assert_int_equal(startable(&b), 1);
+            for (size_t k = i; k-- > from;)
+                write_bytes(&b, all->act[k].offset, all->act[k].before, all->act[k].len);
+        }
+        for (size_t k = from; k < i; k++)
+            write_bytes(&b, all->act[k].offset, all->act[k].data, all->act[k].len);
+        from = i + 1;
+    }
+    assert_true(n_epochs > 5);
+    for (size_t i = 0; i < all->n; i++) {
+        free(all->act[i].data);
+        free(all->act[i].before);
+    }
+    free(all);
+    box_close(&b);
+}
+
 static void test_only_the_standby_slot_changes(void **state)
 {
     (void)state;
@@ -584,6 +677,7 @@ int main(void)
         cmocka_unit_test(test_from_a_tar),
         cmocka_unit_test(test_cut_at_every_step),
         cmocka_unit_test(test_cut_over_another_update),
+        cmocka_unit_test(test_lost_and_torn_writes),
         cmocka_unit_test(test_only_the_standby_slot_changes),
         cmocka_unit_test(test_refused_versions),
         cmocka_unit_test(test_refused_on_trial),
