@@ -76,6 +76,8 @@ struct hx_weight {
 
 /* ---- device ---- */
 
+#define HX_CUDA_SCRATCH ((size_t)256 << 20) /* working memory of the kernels on a card */
+
 struct hx_device;
 struct hx_buffer;
 struct hx_kernels;

@@ -17,7 +17,9 @@
 #define SIZES      3
 #define CHUNK_TOK  2048
 #define UNIQUE     0.727 /* of a chunk's rows (spec engram.md 4.1) */
-#define LAYER_A    1     /* layers with Engram of the released model */
+#define SLOW_MS    30000
+#define LOST_MS    60000
+#define LAYER_A    1 /* layers with Engram of the released model */
 #define LAYER_B    14
 #define MAX_STEPS  100000
 
@@ -66,6 +68,8 @@ static int open_with(struct hx_bench_engram *b, int depth, int64_t cache, bool h
 {
     struct hx_engram_stream_options o = b->so;
     o.depth = depth;
+    o.slow_ms = SLOW_MS; /* a slow drive is measured, not refused */
+    o.lost_ms = LOST_MS;
     o.cache_bytes = (uint64_t)cache;
     o.hash = hashed ? b->hash : NULL;
     o.n_heads = HEADS;

@@ -18,6 +18,11 @@ static const struct {
     {"headers", hx_inspect_headers, "DIR|FILE [--json]", "tensors of safetensors files"},
     {"plan", hx_inspect_plan, "DIR [--layout cpu|tp2|tp4|pp4] [--json]",
      "check a model folder and show which bytes lie on which rank"},
+    {"memory", hx_inspect_memory,
+     "[DIR] [--layout cpu|tp2|tp4] [--experts fp4|1..8] [--card SIZE] [--reserve SIZE]\n"
+     "         [--host SIZE] [--cache SIZE] [--context N] [--sequences N] [--chunk N]\n"
+     "         [--drafts N] [--kv-tokens N] [--json]",
+     "memory of every rank to the byte, and the KV pool that is left (no DIR: released shape)"},
     {"tokens", hx_inspect_tokens, "--tokenizer FILE|DIR [--plain] TEXT|-",
      "token ids of a text (-: standard input)"},
     {"prompt", hx_inspect_prompt, "[DIR] REQUEST.json",
@@ -38,7 +43,8 @@ static void help(FILE *to)
         fprintf(to, "  %s %s\n        %s\n", commands[i].name, commands[i].usage,
                 commands[i].about);
     fprintf(to, "\n  --help, --version\n\nExit status: 0, or one of sysexits.h (64 usage, 65 bad "
-                "data, 66 no input or not readable, 71 no memory,\n73 cannot create, 74 input or "
+                "data, 66 no input or not readable, 69 does not\nfit, 71 no memory, 73 cannot "
+                "create, 74 input or "
                 "output, 77 no "
                 "permission).\n");
 }

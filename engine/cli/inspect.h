@@ -11,6 +11,7 @@
 
 int hx_inspect_headers(int argc, char **argv);
 int hx_inspect_plan(int argc, char **argv);
+int hx_inspect_memory(int argc, char **argv);
 int hx_inspect_tiny(int argc, char **argv);
 int hx_inspect_tokens(int argc, char **argv);
 int hx_inspect_prompt(int argc, char **argv);

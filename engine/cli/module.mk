@@ -1,4 +1,4 @@
-cli_SRCS := inspect_files.c inspect_text.c inspect_model.c
+cli_SRCS := inspect_files.c inspect_memory.c inspect_text.c inspect_model.c
 cli_DEPS := run text kv engram model comm backend base
 $(call hx_module,cli,engine/cli)
 $(call hx_program,hx-inspect,engine/cli/inspect.c,cli)

@@ -14,7 +14,8 @@
 struct hx_kv_pool;
 struct hx_kv_seq;
 
-#define HX_KV_BLOCK_TOK 64
+#define HX_KV_BLOCK_TOK      64
+#define HX_KV_SNAPSHOTS_EACH 4 /* prefix cache entries for each sequence that may run */
 
 struct hx_kv_options {
     int block_tok;   /* tokens of one block, even; 0: HX_KV_BLOCK_TOK */

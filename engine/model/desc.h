@@ -56,6 +56,8 @@ struct hx_hparams {
  * found, expected. */
 int hx_hparams_parse(const char *json, size_t len, struct hx_hparams *out,
                      struct hx_error *err) HX_MUST;
+/* The released model's, without its config.json. */
+void hx_hparams_released(struct hx_hparams *out);
 int hx_hparams_load(const char *model_dir, struct hx_hparams *out, struct hx_error *err) HX_MUST;
 
 /* Derived layer maps (spec model.md section 1, "layer roles"). */

@@ -273,6 +273,40 @@ static int check_released(struct hx_jv sections[], struct hx_error *err)
     return 0;
 }
 
+static void store_released_list(const struct row *row, struct hx_hparams *hp)
+{
+    uint8_t *to = (uint8_t *)hp + row->offset;
+    int n = 0;
+    char *end;
+    for (const char *s = row->text; *s; s = end, n++) {
+        long long v = strtoll(s, &end, 10);
+        if (row->max > 1e9)
+            ((int64_t *)(void *)to)[n] = v;
+        else
+            ((int *)(void *)to)[n] = (int)v;
+    }
+    if (row->count_offset)
+        *(int *)(void *)((uint8_t *)hp + row->count_offset) = n;
+}
+
+void hx_hparams_released(struct hx_hparams *out)
+{
+    memset(out, 0, sizeof(*out));
+    out->released_size = true;
+    for (size_t i = 0; i < N_ROWS; i++) {
+        const struct row *row = &rows[i];
+        void *to = (uint8_t *)out + row->offset;
+        switch (row->kind) {
+        case INT: *(int *)to = (int)row->released; break;
+        case INT64: *(int64_t *)to = (int64_t)row->released; break;
+        case REAL: *(double *)to = row->released; break;
+        case BOOL: *(bool *)to = row->released != 0; break;
+        case LIST: store_released_list(row, out); break;
+        default: break; /* WORD: nothing is kept */
+        }
+    }
+}
+
 /* ---- rules between keys
  * ------------------------------------------------------------------------------ */
 

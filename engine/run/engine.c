@@ -8,10 +8,9 @@
 
 #include <hx/build_facts.h>
 
-#define BLOCK_TOK      64
-#define MAX_CHUNK      65536
-#define MAX_QUEUE      65536
-#define SNAPSHOTS_EACH 4 /* prefix cache entries for each sequence that may run */
+#define BLOCK_TOK HX_KV_BLOCK_TOK
+#define MAX_CHUNK 65536
+#define MAX_QUEUE 65536
 
 double hx_engine_clock(void)
 {
@@ -82,7 +81,7 @@ static int size_pool(const struct hx_engine *e, const struct hx_hparams *hp,
         tokens = INT32_MAX;
     *kv = (struct hx_kv_options){.block_tok = BLOCK_TOK,
                                  .n_seqs = n,
-                                 .n_snapshots = n * SNAPSHOTS_EACH,
+                                 .n_snapshots = n * HX_KV_SNAPSHOTS_EACH,
                                  .n_blocks = (int)((tokens + BLOCK_TOK - 1) / BLOCK_TOK)};
     if (o->kv_tokens == 0) {
         /* The last block of every sequence is its own, however short. */

@@ -5,8 +5,6 @@
 #include "backend/cuda/kernels/launch.h"
 #include "backend/kernels.h"
 
-#define HX_CUDA_SCRATCH ((size_t)256 << 20)
-
 /* The entries of a table of experts in device memory, known by the host's table. */
 struct hx_cuda_table {
     const struct hx_weight *const *key;

@@ -54,6 +54,24 @@ static void test_released_inventory(void **state)
     assert_int_equal(p.host_bytes, (384006168LL + 384016682) * 8);
 }
 
+/* The table that reads config.json holds the same values. */
+static void test_released_table(void **state)
+{
+    struct hx_hparams h;
+    struct hx_maps maps;
+    struct hx_placement p, want = place(HX_LAYOUT_TP4);
+    struct hx_error err;
+    (void)state;
+    hx_hparams_released(&h);
+    assert_int_equal(hx_maps_derive(&h, &maps, &err), 0);
+    assert_int_equal(hx_place_config(&h, &maps, NULL, HX_LAYOUT_TP4, &p, &err), 0);
+    assert_memory_equal(&p, &want, sizeof(p));
+    assert_int_equal(h.window, 128);
+    assert_int_equal(h.draft_block, 5);
+    assert_int_equal(h.max_positions, 1048576);
+    assert_true(h.rms_eps > 0 && h.route_scale > 0 && h.norm_topk_prob);
+}
+
 /* Whatever the layout: the ranks together hold the inventory once, plus the counted copies. */
 static void test_sums(void **state)
 {
@@ -150,6 +168,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_released_inventory),
+        cmocka_unit_test(test_released_table),
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_tp4),
         cmocka_unit_test(test_pp4),
