@@ -214,8 +214,9 @@ static int cut_update(struct hx_scene *s, struct update_cuts *c, int i, struct h
         r = go;
     /* The next update starts from what this one leaves. */
     if (!r)
-        r = hx_kit_expect(s, "sudo pkill -x hx-update; while pidof hx-update; do sleep 0.2; done; true", 0,
-                          NULL, err);
+        r = hx_kit_expect(
+            s, "sudo pkill -x hx-update; while pidof hx-update; do sleep 0.2; done; true", 0, NULL,
+            err);
     return r;
 }
 

@@ -89,7 +89,7 @@ make_parts() {
         --root-hash-file=/image/work/variant/out/root.hash /image/work/variant/out/root.erofs /image/work/variant/out/root.verity \
         >"$work/verity.log"
     sed "s/roothash=[0-9a-f]*/roothash=$(cat "$out/root.hash")/" "$IMAGE/work/out/cmdline" >"$out/cmdline"
-    in_tools ukify build --linux=/image/work/vmlinuz --initrd=/image/work/out/initrd --cmdline=@/image/work/variant/out/cmdline \
+    in_tools ukify build --linux=/image/work/vmlinuz --microcode=/image/work/microcode.cpio --initrd=/image/work/out/initrd --cmdline=@/image/work/variant/out/cmdline \
         --os-release=@/image/work/variant/tree/usr/lib/os-release --uname="$kernel" \
         --stub=/image/work/tree/usr/lib/systemd/boot/efi/linuxx64.efi.stub --output=/image/work/variant/out/uki.efi \
         >"$work/ukify.log" 2>&1 || die "ukify: $(cat "$work/ukify.log")"

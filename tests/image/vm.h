@@ -43,7 +43,8 @@ struct hx_vm_setup {
     const char *name;     /* of the files below folder; letters, digits, '-' */
     const char *folder;   /* exists; gets NAME.log, NAME.serial, NAME.pid, NAME.vars, sockets */
     const char *firmware; /* OVMF code, NULL: the built-in BIOS */
-    const char *kernel, *initrd, *cmdline; /* started at once by the built-in BIOS; NULL: from a disk */
+    const char *kernel, *initrd,
+        *cmdline;              /* started at once by the built-in BIOS; NULL: from a disk */
     const char *firmware_vars; /* template that is copied to NAME.vars unless that exists */
     unsigned memory_mib;       /* 64..65536 */
     unsigned cpus;             /* 1..16 */
