@@ -529,6 +529,14 @@ struct batch {
  * first one is looked at, while the kernel takes the next reads. */
 static void fetch_lines(const struct hx_engram_drive *d, const struct batch *b)
 {
+    /* What leads to them first: the planning threads wrote it last, on other cores. */
+    for (int i = 0; i < b->n; i++)
+        __builtin_prefetch(d->slot[b->done[i].slot].job);
+    for (int i = 0; i < b->n; i++) {
+        const struct hx_engram_job *j = d->slot[b->done[i].slot].job;
+        if (j)
+            __builtin_prefetch(j->flight, 1);
+    }
     for (int i = 0; i < b->n; i++) {
         const struct hx_engram_slot *sl = &d->slot[b->done[i].slot];
         if (!sl->job)
