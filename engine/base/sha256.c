@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -56,6 +57,40 @@ int hx_sha256_update_pair(struct hx_sha256 *a, struct hx_sha256 *b, const void *
     }
     int r = hx_sha256_update(a, p, len);
     return r < 0 ? r : hx_sha256_update(b, p, len);
+}
+
+bool hx_sha256_copies(void)
+{
+    return hx_sha256_has_instructions();
+}
+
+int hx_sha256_update_copy(struct hx_sha256 *h, void *to, const void *from, size_t len)
+{
+    uint8_t *q = to;
+    const uint8_t *p = from;
+    size_t head = h->ctx.num ? BLOCK - h->ctx.num : 0, n;
+    int r = 0;
+    if (head > len)
+        head = len;
+    n = (len - head) / BLOCK;
+    if (head > 0) {
+        memcpy(q, p, head);
+        r = hx_sha256_update(h, p, head);
+    }
+    p += head;
+    q += head;
+    len -= head;
+    if (r == 0 && n > 0 && (uintptr_t)q % 16 == 0 && hx_sha256_blocks_copy(h->ctx.h, q, p, n)) {
+        count(h, n * BLOCK);
+        p += n * BLOCK;
+        q += n * BLOCK;
+        len -= n * BLOCK;
+    }
+    if (len > 0) {
+        memcpy(q, p, len);
+        r = r < 0 ? r : hx_sha256_update(h, p, len);
+    }
+    return r;
 }
 
 int hx_sha256_final(struct hx_sha256 *h, uint8_t out[HX_SHA256_BYTES])

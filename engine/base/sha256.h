@@ -2,6 +2,7 @@
 #ifndef HX_BASE_SHA256_H
 #define HX_BASE_SHA256_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,6 +20,10 @@ void hx_sha256_reset(struct hx_sha256 *h); /* as new */
 void hx_sha256_copy(struct hx_sha256 *to, const struct hx_sha256 *from);
 /* The same bytes into two running hashes; cheaper than two updates. */
 int hx_sha256_update_pair(struct hx_sha256 *a, struct hx_sha256 *b, const void *data, size_t len);
+/* Copies and hashes in one go. Where copies() says so and `to` has its place in a block of 64 bytes
+ * as the hash has, that costs no more than the hash, and `to` is not left in the caches. */
+int hx_sha256_update_copy(struct hx_sha256 *h, void *to, const void *from, size_t len);
+bool hx_sha256_copies(void);
 
 /* A running hash at rest, to go on later in another process. */
 struct hx_sha256_state {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #define MIN_KEPT   (1u << 20) /* a shorter prefix is not worth a continuation */
 #define CLOSE_MS   4000       /* a stop waits so long for the writers */
 #define FDS_A_FILE 3
+#define HUGE_PAGE  (2u << 20)
 
 uint64_t hx_store_now_ms(void)
 {
@@ -233,6 +235,9 @@ static int new_sink(struct hx_store *s, struct hx_store_file *f, size_t chunk, s
     k->chunk = chunk;
     k->plan = &f->plan->chunks[chunk];
     k->out_pos = k->plan->out_begin;
+    /* Where one hash is enough it costs least while the bytes are in the cache anyway. Without
+     * instructions for it one thread would be too slow. */
+    k->hash_here = !k->front && hx_sha256_copies();
     atomic_init(&k->failed, false);
     *out = k;
     return 0;
@@ -329,7 +334,10 @@ static void put(struct hx_sink *k, const uint8_t *data, size_t n, struct hx_bloc
         size_t at = (size_t)(k->out_pos % HX_STORE_BLOCK), len = HX_STORE_BLOCK - at;
         if (len > n)
             len = n;
-        memcpy(k->filling->mem + at, data, len);
+        if (k->hash_here)
+            hx_sha256_update_copy(k->hash, k->filling->mem + at, data, len);
+        else
+            memcpy(k->filling->mem + at, data, len);
         k->filling->n_bytes += len;
         k->out_pos += len;
         data += len;
@@ -494,9 +502,12 @@ static int make_blocks(struct hx_store *s, struct hx_error *err)
         s->n_blocks = HX_STORE_MAX_BLOCKS;
     s->blocks = calloc(s->n_blocks, sizeof(*s->blocks));
     void *mem = NULL;
-    if (!s->blocks || posix_memalign(&mem, HX_PART_ALIGN, s->n_blocks * HX_STORE_BLOCK) != 0)
+    if (!s->blocks || posix_memalign(&mem, HUGE_PAGE, s->n_blocks * HX_STORE_BLOCK) != 0)
         return hx_fail(err, -ENOMEM, "out of memory for %zu MiB of buffers", s->n_blocks);
     s->arena = mem;
+    /* With small pages half of a copy's time can be address translation, in a virtual machine above
+     * all. Refused: it works without. */
+    madvise(mem, s->n_blocks * HX_STORE_BLOCK, MADV_HUGEPAGE);
     for (size_t i = 0; i < s->n_blocks; i++) {
         s->blocks[i].mem = s->arena + i * HX_STORE_BLOCK;
         give_back(s, &s->blocks[i]);

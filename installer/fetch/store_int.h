@@ -107,7 +107,8 @@ struct hx_sink {
     /* The writers' side, one at a time. */
     bool started;
     struct hx_sha256 *hash;
-    struct hx_sha256 *front; /* NULL: hashed later, by the checker */
+    bool hash_here;          /* on the owner's side, while copying: hash belongs to it */
+    struct hx_sha256 *front; /* NULL: hashed later, by the checker, or not at all */
     struct hx_scan scan;
     bool scanned;
     bool insane; /* message in notice.ev */

@@ -97,7 +97,7 @@ static int write_block(struct hx_store *s, struct hx_sink *k, const struct hx_bl
     const uint8_t *p = b->mem + b->begin % HX_STORE_BLOCK;
     if (k->front)
         hx_sha256_update_pair(k->hash, k->front, p, b->n_bytes);
-    else
+    else if (!k->hash_here)
         hx_sha256_update(k->hash, p, b->n_bytes);
     if (k->scanned && !k->insane && hx_scan_data(&k->scan, p, b->n_bytes, err) < 0) {
         k->insane = true;

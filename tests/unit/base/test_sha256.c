@@ -73,6 +73,30 @@ static void test_pair(void **state)
     hx_sha256_free(b);
 }
 
+/* Any length, any place; nothing outside is touched. */
+static void test_copy(void **state)
+{
+    (void)state;
+    static uint8_t to[9000] __attribute__((aligned(64)));
+    const size_t prefix[] = {0, 1, 63, 64, 4096, 4097};
+    const size_t place[] = {64, 80, 65};
+    for (size_t k = 0; k < 18; k++) {
+        size_t before = prefix[k / 3], at = place[k % 3];
+        for (size_t n = 0; n < 4200; n += n < 200 ? 1 : 97) {
+            struct hx_sha256 *a = fresh();
+            memset(to, 0xa5, sizeof(to));
+            hx_sha256_update(a, data, before);
+            assert_int_equal(hx_sha256_update_copy(a, to + at, data + before, n), 0);
+            assert_int_equal(hx_sha256_update_copy(a, to + at + n, data + before + n, 700), 0);
+            assert_memory_equal(to + at, data + before, n + 700);
+            assert_int_equal(to[at - 1], 0xa5);
+            assert_int_equal(to[at + n + 700], 0xa5);
+            assert_digest(a, data, before + n + 700);
+            hx_sha256_free(a);
+        }
+    }
+}
+
 static void test_save(void **state)
 {
     (void)state;
@@ -121,10 +145,8 @@ static void test_long(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known),
-        cmocka_unit_test(test_pair),
-        cmocka_unit_test(test_save),
-        cmocka_unit_test(test_long),
+        cmocka_unit_test(test_known), cmocka_unit_test(test_pair), cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_save),  cmocka_unit_test(test_long),
     };
     return cmocka_run_group_tests(tests, fill, NULL);
 }
