@@ -243,24 +243,23 @@ int hx_scene_hang(struct hx_scene *s, struct hx_error *err)
                       false, err);
 }
 
+/* The kernel's last words before an orderly restart. */
+#define RESTARTS "reboot: Restarting system"
+
 /* U4: it starts, but nobody can log in. */
 int hx_scene_sick(struct hx_scene *s, struct hx_error *err)
 {
-    return falls_back(s, HX_KIT_SICK, "sick", "this start is given up: SSH does not listen",
-                      "SSH does not listen", true, err);
+    return falls_back(s, HX_KIT_SICK, "sick", RESTARTS, "SSH does not listen", true, err);
 }
 
 /* U3: something before boot-complete never ends; the timer restarts the machine. */
 int hx_scene_stuck(struct hx_scene *s, struct hx_error *err)
 {
-    return falls_back(s, HX_KIT_STUCK, "stuck", "this start is given up", "did not come to its end",
-                      true, err);
+    return falls_back(s, HX_KIT_STUCK, "stuck", RESTARTS, "did not come to its end", true, err);
 }
 
-/* U4: /var cannot be mounted, the start ends in the recovery screen. */
+/* U4: /var cannot be mounted, the start ends in the recovery screen. Nothing can be kept there. */
 int hx_scene_lost(struct hx_scene *s, struct hx_error *err)
 {
-    return falls_back(s, HX_KIT_LOST, "lost",
-                      "this start is given up: the state partition is not mounted",
-                      "never got as far", true, err);
+    return falls_back(s, HX_KIT_LOST, "lost", RESTARTS, "never got as far", true, err);
 }
