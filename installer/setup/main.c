@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/klog.h>
 #include <sys/stat.h>
 #include <sysexits.h>
 #include <termios.h>
@@ -337,6 +338,15 @@ static int ask_automatic(struct hx_setup *s, const struct options *o, bool insta
     return ask_locked(s, o, install, "");
 }
 
+enum { KERNEL_QUIET = 6, KERNEL_LOUD = 7 }; /* syslog(2) */
+
+/* What the kernel says would be painted over the windows; it is in the journal all the same. */
+static void kernel_on_console(const struct hx_setup *s, int how)
+{
+    if (!*s->root_dir && geteuid() == 0 && klogctl(how, NULL, 0) < 0)
+        return; /* not allowed here: then it is as it was */
+}
+
 static struct termios as_found;
 
 /* Another console took over (lock.h); the answers so far are in the draft. */
@@ -345,6 +355,7 @@ static void on_term(int number)
     static const char words[] = "\r\n\r\nThe setup goes on at another screen.\r\n";
     (void)number;
     tcsetattr(STDIN_FILENO, TCSANOW, &as_found);
+    (void)!klogctl(KERNEL_LOUD, NULL, 0);
     if (write(STDOUT_FILENO, words, sizeof(words) - 1) < 0)
         _exit(EX_IOERR);
     _exit(EX_TEMPFAIL);
@@ -383,12 +394,16 @@ static int command_ask(struct hx_setup *s, const struct options *o)
     }
     if (tcgetattr(STDIN_FILENO, &as_found) == 0)
         signal(SIGTERM, on_term);
+    if (isatty(STDIN_FILENO))
+        kernel_on_console(s, KERNEL_QUIET);
     hx_media_mount(s);
     /* On the stick's screens the answers were used before, by the service that has no terminal. */
     bool used = install && o->n_words == 0, automatic = o->answers && !strcmp(o->answers, "auto");
     code = automatic && !used
                ? ask_automatic(s, o, install)
                : ask_locked(s, o, install, o->answers && !automatic ? o->answers : "");
+    if (isatty(STDIN_FILENO))
+        kernel_on_console(s, KERNEL_LOUD);
     hx_setup_unlock(s);
     return code;
 }

@@ -1,5 +1,6 @@
 #include "setup/media.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
@@ -60,10 +61,33 @@ static bool usable(const struct hx_setup *s)
     return !*s->root_dir && geteuid() == 0;
 }
 
+/* Trying one type after the other would make the kernel complain on the consoles, over the
+ * wizard's windows. NULL: none of these, or the partition is in use. */
+static const char *type_of(const char *device)
+{
+    static const struct {
+        size_t at;
+        const char *magic, *type;
+    } rows[] = {
+        {54, "FAT", "vfat"},      {82, "FAT32", "vfat"},    {1080, "\x53\xEF", "ext4"},
+        {3, "EXFAT   ", "exfat"}, {3, "NTFS    ", "ntfs3"}, {0, "XFSB", "xfs"},
+    };
+    char head[2048];
+    int fd = open(device, O_RDONLY | O_EXCL | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return NULL;
+    ssize_t n = pread(fd, head, sizeof(head), 0);
+    close(fd);
+    for (size_t i = 0; n == sizeof(head) && i < sizeof(rows) / sizeof(rows[0]); i++) {
+        if (memcmp(head + rows[i].at, rows[i].magic, strlen(rows[i].magic)) == 0)
+            return rows[i].type;
+    }
+    return NULL;
+}
+
 /* name: as it is called below HX_MEDIA. False: it cannot be mounted. */
 static bool mount_one(const char *device, const char *name)
 {
-    static const char *const types[] = {"vfat", "ext4", "exfat", "ntfs3", "xfs"};
     char at[120];
     struct stat here, above;
     struct hx_error err;
@@ -73,9 +97,9 @@ static bool mount_one(const char *device, const char *name)
     if (stat(at, &here) < 0 || stat(HX_MEDIA, &above) < 0)
         return false;
     bool mounted = here.st_dev != above.st_dev; /* already */
-    for (size_t k = 0; !mounted && k < sizeof(types) / sizeof(types[0]); k++)
-        mounted =
-            mount(device, at, types[k], MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0;
+    const char *type = mounted ? NULL : type_of(device);
+    if (type)
+        mounted = mount(device, at, type, MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0;
     if (!mounted)
         rmdir(at);
     return mounted;
