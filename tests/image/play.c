@@ -64,6 +64,7 @@ static int pump(struct hx_play *p, struct hx_error *err)
 {
     char block[16384];
     int any = 0;
+    hx_vm_drain(&p->s->vm);
     for (ssize_t n; (n = read(p->log_fd, block, sizeof(block))) != 0; any = 1) {
         if (n < 0)
             return hx_fail_errno(err, errno, "serial log");

@@ -64,9 +64,17 @@ static void qemu_said(const struct hx_vm_setup *s, char *text, size_t size)
     free(data);
 }
 
+void hx_vm_drain(struct hx_vm *vm)
+{
+    char block[4096];
+    while (vm->console_fd >= 0 && recv(vm->console_fd, block, sizeof(block), MSG_DONTWAIT) > 0)
+        ;
+}
+
 static int take_serial(struct hx_vm *vm, struct hx_error *err)
 {
     char block[16384];
+    hx_vm_drain(vm);
     for (;;) {
         ssize_t n = read(vm->log_fd, block, sizeof(block));
         if (n < 0)
@@ -236,10 +244,7 @@ int hx_vm_type(struct hx_vm *vm, const char *text, struct hx_error *err)
             return fd;
         vm->console_fd = fd;
     }
-    /* What came in meanwhile is in the log; unread it would stop QEMU's port. */
-    char block[4096];
-    while (recv(vm->console_fd, block, sizeof(block), MSG_DONTWAIT) > 0)
-        ;
+    hx_vm_drain(vm);
     return write_all(vm->console_fd, text, "serial port", err);
 }
 

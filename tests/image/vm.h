@@ -102,6 +102,9 @@ int hx_vm_wait_any(struct hx_vm *vm, const char *const *markers, unsigned n, uns
 int hx_vm_wait_exit(struct hx_vm *vm, int64_t deadline, struct hx_error *err) HX_MUST;
 /* Types text into the serial port. */
 int hx_vm_type(struct hx_vm *vm, const char *text, struct hx_error *err) HX_MUST;
+/* Once something was typed QEMU sends there what the guest writes, besides the log; unread it stops
+ * the guest's port after a few hundred bytes. The waits do it. */
+void hx_vm_drain(struct hx_vm *vm);
 /* One command of the human monitor; *answer (may be NULL) gets what it says, without echo and
  * prompt. */
 int hx_vm_monitor(struct hx_vm *vm, const char *command, struct hx_buf *answer,
