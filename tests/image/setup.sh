@@ -2,7 +2,7 @@
 # Installs what the tests in virtual machines need beyond scripts/setup.sh. Does nothing when all is there.
 set -eu
 missing=
-for p in qemu-system-x86 ovmf openssh-client; do
+for p in qemu-system-x86 ovmf openssh-client curl e2fsprogs python3-venv zstd; do
     dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null | grep -qx installed || missing="$missing $p"
 done
 [ -n "$missing" ] || exit 0
