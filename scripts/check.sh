@@ -46,6 +46,7 @@ stage "lint" yes run_make lint
 stage "unit tests" yes run_make -j2 test
 stage "unit tests, AddressSanitizer and UBSan" yes run_make -j2 SAN=address,undefined test
 stage "broken model folders" yes run_make test-hostile
+stage "tools" yes run_make test-tools
 stage "fuzzing" yes run_make fuzz-smoke
 stage "Engram against failing drives" yes run_make test-engram-faults
 [ -x tests/server/run.sh ] && stage "server" yes env BUILD="$build" tests/server/run.sh
@@ -56,5 +57,17 @@ stage "Engram against failing drives" yes run_make test-engram-faults
 [ -x tests/units/run.sh ] && stage "units" yes tests/units/run.sh
 [ -x tests/setup/run.sh ] && stage "hx-setup" yes env BUILD="$build" tests/setup/run.sh
 [ -x tests/demo.sh ] && stage "demo" yes tests/demo.sh "$build"
+# The image from nothing and the default scenarios in virtual machines. A mirror that has gone on since the lock files were
+# written is no fault of the tree.
+image() {
+    if [ "$(id -u)" -ne 0 ]; then
+        echo "skipped: the image is built as root"
+        echo "0 passed, 0 failed, 1 skipped"
+        return 0
+    fi
+    run_make -j2 image || run_make -j2 image PACKAGES=newest || return 1
+    run_make image-test
+}
+[ -x image/packages.sh ] && stage "image" yes image
 echo "$pass passed, $fail failed, $skip skipped"
 [ "$fail" -eq 0 ]

@@ -12,6 +12,7 @@ help:
 	@echo "make format             clang-format over the sources"
 	@echo "make fuzz FUZZ_SECONDS=600 [FUZZ=name]   each fuzz target for that long; fuzz-smoke: seconds"
 	@echo "make test-hostile       broken model folders"
+	@echo "make test-tools         hx-inspect memory, hx-bench step and extrapolate"
 	@echo "make test-gpu           the CUDA probe with planted faults, on one GPU; gpu-kit: packed for another machine"
 	@echo "make test-hub           hx-fetch against a hub with faults; test-fetch-long: 200 kills, a disk that fails at every step (minutes)"
 	@echo "make test-install        hx-install and hx-update beside other programs; test-units: units of the image"

@@ -32,6 +32,8 @@ static const char usage[] =
     "Usage: hx-bench [options] MODEL_DIR\n"
     "       hx-bench engram --help\n"
     "       hx-bench kernels --help\n"
+    "       hx-bench step --help\n"
+    "       hx-bench extrapolate --help\n"
     "Measures prefill and decode rates by context length: one warm-up, then the median of the\n"
     "repeats. Prompts are random tokens of a fixed seed.\n"
     "  --contexts N,N,...  prompt lengths (default 64,256,1024)\n"
@@ -275,6 +277,10 @@ int main(int argc, char **argv)
         return hx_bench_engram(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "kernels") == 0)
         return hx_bench_kernels(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "step") == 0)
+        return hx_bench_step(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "extrapolate") == 0)
+        return hx_bench_extrapolate(argc - 1, argv + 1);
     int code = read_options(&b, argc, argv, &stop);
     if (stop)
         return code;

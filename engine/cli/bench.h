@@ -11,5 +11,9 @@ bool hx_bench_number(const char *text, int64_t min, int64_t max, const char **en
 int hx_bench_exit(int r);
 /* hx-bench engram ... */
 int hx_bench_engram(int argc, char **argv);
+/* hx-bench step ... */
+int hx_bench_step(int argc, char **argv);
+/* hx-bench extrapolate ... */
+int hx_bench_extrapolate(int argc, char **argv);
 
 #endif

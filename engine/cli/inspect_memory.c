@@ -272,7 +272,7 @@ int hx_inspect_memory(int argc, char **argv)
         .graph_bytes = cards ? q.reserve : 0,
         .cache_bytes = q.cache};
     r = hx_memory_plan(&hp, &maps, &p, &wish, &plan, &err);
-    if (r == 0 && q.card > 0 && plan.kv_tokens < q.context)
+    if (r == 0 && q.kv_tokens == 0 && plan.kv_tokens < q.context)
         r = hx_fail(&err, -ENOMEM,
                     "the pool holds %lld tokens, fewer than one context of %d: lower --context, or "
                     "use more cards or smaller experts",

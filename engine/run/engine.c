@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "run/engine_impl.h"
+#include "run/memory_plan.h"
 
 #include <hx/build_facts.h>
 
@@ -51,23 +52,6 @@ static int check_options(const struct hx_engine_options *o, struct hx_error *err
     return 0;
 }
 
-/* Bytes that can be had without swapping; 0: unknown. */
-static uint64_t available_memory(void)
-{
-    char *text = NULL;
-    size_t len = 0;
-    unsigned long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "re");
-    while (f && getline(&text, &len, f) > 0) {
-        if (sscanf(text, "MemAvailable: %llu kB", &kib) == 1)
-            break;
-    }
-    free(text);
-    if (f)
-        fclose(f);
-    return (uint64_t)kib << 10;
-}
-
 /* The pool: as many tokens as asked for, or as the sequences can use and half of the memory holds.
  */
 static int size_pool(const struct hx_engine *e, const struct hx_hparams *hp,
@@ -76,7 +60,7 @@ static int size_pool(const struct hx_engine *e, const struct hx_hparams *hp,
     const struct hx_engine_options *o = &e->opt;
     int n = o->max_sequences;
     int64_t most = e->info.max_context * n, tokens = o->kv_tokens ? o->kv_tokens : most;
-    uint64_t memory = available_memory();
+    uint64_t memory = hx_memory_available();
     if (tokens > INT32_MAX)
         tokens = INT32_MAX;
     *kv = (struct hx_kv_options){.block_tok = BLOCK_TOK,
@@ -98,6 +82,25 @@ static int size_pool(const struct hx_engine *e, const struct hx_hparams *hp,
                        "kv_tokens, max_context or max_sequences",
                        (long long)tokens, bytes >> 20, (unsigned long long)(memory >> 20));
     return 0;
+}
+
+/* Before anything is read: on the CPU back end a device's memory is the host's. */
+static int check_memory(const struct hx_rank_options *o, const struct hx_hparams *hp,
+                        const struct hx_maps *maps, struct hx_error *err)
+{
+    struct hx_placement place;
+    struct hx_memory_plan plan;
+    struct hx_memory_wish wish = {.max_tok = o->max_tok,
+                                  .max_seq = o->max_seq,
+                                  .drafts = o->drafts,
+                                  .kv = o->kv,
+                                  .device_bytes = (int64_t)hx_memory_available()};
+    if (strcmp(o->backend, "cpu") != 0 || wish.device_bytes == 0)
+        return 0;
+    int r = hx_place_folder(o->model_dir, HX_LAYOUT_CPU, &place, err);
+    if (r == 0 && place.host_bytes < wish.device_bytes)
+        wish.device_bytes -= place.host_bytes;
+    return r < 0 ? r : hx_memory_plan(hp, maps, &place, &wish, &plan, err);
 }
 
 static int open_rank(struct hx_engine *e, struct hx_error *err)
@@ -138,6 +141,9 @@ static int open_rank(struct hx_engine *e, struct hx_error *err)
         int64_t room = (int64_t)ro.kv.n_blocks * BLOCK_TOK;
         e->seq_limit = e->info.max_context < room ? e->info.max_context : room;
         e->info.max_context = e->seq_limit;
+        r = check_memory(&ro, hp, maps, err);
+    }
+    if (r == 0) {
         r = hx_rank_open(&ro, &e->rank, err);
     }
     free(hp);

@@ -2,6 +2,8 @@
 #include "run/memory_plan.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/forward.h"
@@ -149,4 +151,20 @@ int hx_memory_plan(const struct hx_hparams *hp, const struct hx_maps *maps,
         p.host_total += p.host[i];
     *out = p;
     return check_fit(w, &p, err);
+}
+
+uint64_t hx_memory_available(void)
+{
+    char *text = NULL;
+    size_t len = 0;
+    unsigned long long kib = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && getline(&text, &len, f) > 0) {
+        if (sscanf(text, "MemAvailable: %llu kB", &kib) == 1)
+            break;
+    }
+    free(text);
+    if (f)
+        fclose(f);
+    return (uint64_t)kib << 10;
 }

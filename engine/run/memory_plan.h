@@ -51,4 +51,7 @@ int hx_memory_plan(const struct hx_hparams *hp, const struct hx_maps *maps,
                    const struct hx_placement *p, const struct hx_memory_wish *wish,
                    struct hx_memory_plan *out, struct hx_error *err) HX_MUST;
 
+/* Memory of the host that can be had without swapping, bytes; 0: unknown. */
+uint64_t hx_memory_available(void);
+
 #endif
