@@ -355,7 +355,6 @@ static void on_term(int number)
     static const char words[] = "\r\n\r\nThe setup goes on at another screen.\r\n";
     (void)number;
     tcsetattr(STDIN_FILENO, TCSANOW, &as_found);
-    (void)!klogctl(KERNEL_LOUD, NULL, 0);
     if (write(STDOUT_FILENO, words, sizeof(words) - 1) < 0)
         _exit(EX_IOERR);
     _exit(EX_TEMPFAIL);
