@@ -225,6 +225,28 @@ static void test_error_that_stays(void **state)
     hx_engram_stream_close(s);
 }
 
+/* Block devices say so of a bad sector. */
+static void test_bad_sector(void **state)
+{
+    (void)state;
+    NEEDS_MOUNT();
+    struct hx_engram_stream_options o = options();
+    o.align = 512;
+    struct hx_engram_stream *s = open_stream(&o);
+    uint64_t offset;
+    needed_row(1, 20, &offset);
+    fault_at(&here.a, 1, offset, "error=ENODATA");
+    struct hx_engram_plan *bad = plan(s, 20, 1), *good = plan(s, 200, 5);
+    expect_failure(bad, -EIO, "the drive cannot read this sector");
+    check_plan(&here.x, good, here.token, NULL, 200, 5);
+    hx_engram_release(good);
+    struct hx_engram_stats st = stats(s);
+    assert_true(st.errors[HX_ENGRAM_ERR_IO] >= 2 && st.table[1].retries >= 1);
+    assert_int_equal(st.errors[HX_ENGRAM_ERR_SHORT], 0);
+    expect_health(s, HX_ENGRAM_DEGRADED, mounted[0][1]); /* not lost */
+    hx_engram_stream_close(s);
+}
+
 static void test_short_reads(void **state)
 {
     (void)state;
@@ -720,6 +742,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(test_error_once),
         T(test_error_that_stays),
+        T(test_bad_sector),
         T(test_short_reads),
         T(test_damaged_row),
         T(test_slow_drive),

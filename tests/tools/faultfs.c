@@ -19,8 +19,7 @@
  *                count=N  strikes N times, then no more
  *                space=N  write: lets N bytes through in all, then strikes (a full disk)
  *   effects      error=NAME  EIO ENODEV ENXIO ENOSPC EROFS EACCES EINVAL EAGAIN ETIMEDOUT ENOENT
- *                delay=MS  waits first (up to 600000)
- *                short=N  read or write: transfers at most N bytes
+ * ENODATA delay=MS  waits first (up to 600000) short=N  read or write: transfers at most N bytes
  *
  * Examples:
  *   read file=*.safetensors offset=4096 length=4096 error=EIO count=1
@@ -102,9 +101,9 @@ static const struct {
     const char *name;
     int code;
 } error_names[] = {
-    {"EIO", EIO},       {"ENODEV", ENODEV},       {"ENXIO", ENXIO},   {"ENOSPC", ENOSPC},
-    {"EROFS", EROFS},   {"EACCES", EACCES},       {"EINVAL", EINVAL}, {"EAGAIN", EAGAIN},
-    {"ENOENT", ENOENT}, {"ETIMEDOUT", ETIMEDOUT},
+    {"EIO", EIO},       {"ENODATA", ENODATA}, {"ENODEV", ENODEV},       {"ENXIO", ENXIO},
+    {"ENOSPC", ENOSPC}, {"EROFS", EROFS},     {"EACCES", EACCES},       {"EINVAL", EINVAL},
+    {"EAGAIN", EAGAIN}, {"ENOENT", ENOENT},   {"ETIMEDOUT", ETIMEDOUT},
 };
 
 #define COUNT(list) (sizeof(list) / sizeof((list)[0]))
