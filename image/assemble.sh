@@ -74,7 +74,12 @@ make_uki() {
     cat >"$out/cmdline" <<EOF
 roothash=$(cat "$out/root.hash") ro panic=10 module_blacklist=nouveau,nova_core console=tty0 console=ttyS0,115200 quiet loglevel=4
 EOF
-    in_tools ukify build --linux=/image/work/vmlinuz --microcode=/image/work/microcode.cpio \
+    # A second entry of the boot menu (a key held at power-on shows it): the recovery screen, without the network.
+    printf 'ID=main\nTITLE=hx170\n' >"$work/main.profile"
+    printf 'ID=recovery\nTITLE=Recovery\n' >"$work/recovery.profile"
+    in_tools ukify build --cmdline="$(cat "$out/cmdline") systemd.unit=hx-recovery.target" --profile=@/image/work/recovery.profile \
+        --stub="$efi/addonx64.efi.stub" --output=/image/work/recovery.efi >"$work/ukify.log" 2>&1 || die "ukify: $(cat "$work/ukify.log")"
+    in_tools ukify build --profile=@/image/work/main.profile --join-profile=/image/work/recovery.efi --linux=/image/work/vmlinuz --microcode=/image/work/microcode.cpio \
         --initrd=/image/work/out/initrd --cmdline=@/image/work/out/cmdline \
         --os-release=@/image/work/tree/usr/lib/os-release --uname="$kernel" --stub="$efi/linuxx64.efi.stub" \
         --output=/image/work/out/uki.efi >"$work/ukify.log" 2>&1 || die "ukify: $(cat "$work/ukify.log")"

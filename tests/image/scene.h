@@ -77,6 +77,7 @@ int hx_scene_refused(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_offline(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_requests(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_no_network(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_recovery(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_secure(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_repro(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_drive(struct hx_scene *s, struct hx_error *err) HX_MUST;

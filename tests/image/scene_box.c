@@ -96,6 +96,8 @@ int hx_scene_first_boot(struct hx_scene *s, struct hx_error *err)
         {"sockets",
          "ss -Hltun | awk '$5 !~ /^(127\\.|\\[::1\\])/ {print $1, $5}' | grep -v ':68$' | sort",
          "tcp 0.0.0.0:22\ntcp [::]:22\n"},
+        {"writing to the root by root",
+         "hx root sh -c '! mount -o remount,rw / 2>/dev/null && ! touch /usr/x 2>/dev/null'", NULL},
         {"writing to the root", "! touch /usr/x 2>/dev/null", NULL},
         {"status", "hx status >/dev/null; test $? -lt 64", NULL},
         /* A wizard that comes back is "activating" most of the time. */
@@ -301,5 +303,38 @@ int hx_scene_secure(struct hx_scene *s, struct hx_error *err)
         r = check_tunnel(s, err);
     if (!r)
         r = scan(s, err);
+    return r;
+}
+
+/* The second entry of the boot menu: recovery without the network, and from there back. */
+int hx_scene_recovery(struct hx_scene *s, struct hx_error *err)
+{
+    struct hx_buf out = HX_BUF_INIT(64 << 10);
+    int code, r = hx_scene_boot_installed(s, "recovery", err);
+    if (!r)
+        r = hx_scene_admin(s,
+                           "hx root sh -c 'bootctl set-oneshot "
+                           "\"$(basename /efi/EFI/Linux/hx170_*.efi)@recovery\"'",
+                           &out, err);
+    /* The connection goes with the machine. */
+    if (!r)
+        r = hx_ssh_run(&s->ssh, "hx root systemctl reboot", &out, &code, s->deadline, err);
+    hx_buf_done(&out);
+    if (!r)
+        r = hx_vm_wait(&s->vm, "hx170: recovery.", s->deadline, err);
+    if (!r)
+        r = hx_vm_wait(&s->vm, "Number:", s->deadline, err);
+    if (!r)
+        r = hx_vm_type(&s->vm, "7\n", err);
+    if (!r)
+        r = hx_vm_wait(&s->vm, "A number from 1 to 5", s->deadline, err);
+    if (!r)
+        r = hx_vm_wait(&s->vm, "Number:", s->deadline, err);
+    if (!r)
+        r = hx_vm_type(&s->vm, "1\n", err);
+    if (!r)
+        r = hx_vm_wait(&s->vm, "The machine starts again", s->deadline, err);
+    if (!r)
+        r = hx_ssh_wait(&s->ssh, s->deadline, err);
     return r;
 }
