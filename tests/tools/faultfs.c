@@ -19,7 +19,9 @@
  *                count=N  strikes N times, then no more
  *                space=N  write: lets N bytes through in all, then strikes (a full disk)
  *   effects      error=NAME  EIO ENODEV ENXIO ENOSPC EROFS EACCES EINVAL EAGAIN ETIMEDOUT ENOENT
- * ENODATA delay=MS  waits first (up to 600000) short=N  read or write: transfers at most N bytes
+ *                            ENODATA
+ *                delay=MS  waits first (up to 600000)
+ *                short=N  read or write: transfers at most N bytes
  *
  * Examples:
  *   read file=*.safetensors offset=4096 length=4096 error=EIO count=1
