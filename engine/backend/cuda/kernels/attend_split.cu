@@ -10,16 +10,6 @@
 #define HEADS   16
 #define THREADS 128
 
-static __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], uint32_t b0,
-                                           uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, "
-        "{%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 static __device__ __forceinline__ void load4(uint32_t r[4], const uint16_t *p)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
@@ -159,8 +149,8 @@ static __global__ void split_keys(struct hx_cuda_attend a, int first_t, int n_t,
             uint32_t q[4], kk[4];
             load4(q, qa + k);
             load4(kk, kb + k);
-            mma(c[0], q, kk[0], kk[1]);
-            mma(c[1], q, kk[2], kk[3]);
+            mma_bf16(c[0], q, kk[0], kk[1]);
+            mma_bf16(c[1], q, kk[2], kk[3]);
         }
         for (int n = 0; n < 2; n++) {
             for (int i = 0; i < 4; i++) {
@@ -201,8 +191,8 @@ static __global__ void split_keys(struct hx_cuda_attend a, int first_t, int n_t,
             uint32_t p[4], v[4];
             load4(p, pa + k);
             load4_transposed(v, vb + k * KP);
-            mma(c[0], p, v[0], v[1]);
-            mma(c[1], p, v[2], v[3]);
+            mma_bf16(c[0], p, v[0], v[1]);
+            mma_bf16(c[1], p, v[2], v[3]);
         }
         for (int n = 0; n < 2; n++) {
             for (int i = 0; i < 4; i++) {

@@ -11,15 +11,6 @@
 
 #define CHUNK 64
 
-static __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], const uint32_t b[2])
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, "
-        "{%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
 static __device__ __forceinline__ uint32_t scale_pair(uint32_t pair, uint32_t factor)
 {
     uint32_t r;
@@ -136,7 +127,7 @@ static __device__ __forceinline__ void multiply(const gemv &g, const stage<FP8, 
             uint32_t a[4] = {lo[0], hi[0], lo[1], hi[1]};
 #pragma unroll
             for (int n = 0; n < NT; n++)
-                mma(c[m][n], a, &b[n][2 * j]);
+                mma_bf16(c[m][n], a, b[n][2 * j], b[n][2 * j + 1]);
         }
     }
 }

@@ -30,6 +30,17 @@ static __device__ __forceinline__ float bf16_round(float f)
     return bf16_value(to_bf16(f));
 }
 
+/* c += A B for a tile of 16 x 16 by 16 x 8 BF16, float32 sums; lanes hold what PTX says. */
+static __device__ __forceinline__ void mma_bf16(float c[4], const uint32_t a[4], uint32_t b0,
+                                                uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 static __device__ __forceinline__ float e8m0(uint8_t b)
 {
     return __uint_as_float(b ? (uint32_t)b << 23 : 0x00400000u);
