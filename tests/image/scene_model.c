@@ -152,7 +152,7 @@ static int start_reference(const struct hx_scene *s, struct hx_child *engine, ch
 
 int hx_mirror_ask(struct hx_scene *s, struct hx_tunnel *t, unsigned n, struct hx_error *err)
 {
-    char python[400], number[16], reference[60];
+    char python[400], number[16], reference[60] = "";
     struct hx_tunnel here = {0};
     struct hx_buf out = HX_BUF_INIT(1 << 20);
     int code = -1;
