@@ -354,6 +354,8 @@ static int experts(struct hx_device *dev, const struct hx_experts_args *x, struc
     size_t mark = dev->used;
     int64_t d = x->z->ne[1];
     int n = (int)x->z->ne[0], used = (int)x->sel->ne[1], r = refuse_quantised(x->quantise, err);
+    if (r == 0 && x->y->dtype != HX_DTYPE_BF16)
+        r = hx_fail(err, -ENOTSUP, "cuda: outputs of experts are BF16");
     const struct hx_weight *const *table[3] = {x->w1, x->w2, x->w3};
     struct hx_cuda_choice w[3];
     for (int i = 0; r == 0 && i < 3; i++)

@@ -76,6 +76,15 @@ int hx_cuda_choice_of(struct hx_device *dev, const struct hx_weight *const *w, i
     int r = t && host ? 0 : hx_fail(err, -ENOMEM, "out of memory");
     for (int i = 0; r == 0 && i < n; i++) {
         host[i] = hx_cuda_weight(w[i]);
+        /* Kernels take their grid from one width. */
+        if (host[i].n_out != host[0].n_out || host[i].n_in != host[0].n_in) {
+            r = hx_fail(err, -ENOTSUP,
+                        "cuda: expert 0 is %lld x %lld, expert %d %lld x %lld: experts of unequal "
+                        "shares have no kernel yet",
+                        (long long)host[0].n_out, (long long)host[0].n_in, i,
+                        (long long)host[i].n_out, (long long)host[i].n_in);
+            break;
+        }
         widen(&t->choice, &host[i]);
     }
     if (r == 0)
