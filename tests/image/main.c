@@ -44,6 +44,8 @@ static const struct scenario {
     {"lost", LONG, 2400, "U4: /var cannot be mounted, old version", hx_scene_lost},
     {"upd-cuts", LONG, 3000, "U5: an update cut at 20 moments and behind every flush",
      hx_scene_cuts_update},
+    {"upd-again", LONG, 1200, "U5: three of the drives that were cut, started",
+     hx_scene_cuts_started},
     {"inst-cuts", LONG, 1800, "I5: an installation cut at 20 moments and behind every flush",
      hx_scene_cuts_install},
     {"first-cuts", LONG, 2400, "F4: the first starts cut at 20 moments", hx_scene_cuts_first},

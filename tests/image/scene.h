@@ -90,6 +90,7 @@ int hx_scene_sick(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_stuck(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_lost(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_cuts_update(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_cuts_started(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_cuts_install(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_cuts_first(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_full_state(struct hx_scene *s, struct hx_error *err) HX_MUST;

@@ -19,6 +19,9 @@
 #define LOOK_MS   20
 #define N_KNOWN   3
 #define BEHIND_MS 2000
+/* Of the twenty cuts, those whose drive is started afterwards. */
+#define KEPT_FIRST 3
+#define KEPT_EVERY 7
 
 /* What a scenario of cuts goes through the drive with. */
 struct judge {
@@ -204,7 +207,7 @@ static int cut_update(struct hx_scene *s, struct update_cuts *c, int i, struct h
         c->judge.memory = (struct hx_drive_memory){0};
         r = judge(&c->judge, s->setup.disks[0].path, false, when, err);
     }
-    if (!r && i % 7 == 3) {
+    if (!r && i % KEPT_EVERY == KEPT_FIRST) {
         snprintf(name, sizeof(name), "upd-cut%d", i);
         hx_kit_path(s, name, "disk", path, sizeof(path));
         r = hx_rawdisk_copy(s->setup.disks[0].path, path, err);
@@ -226,7 +229,6 @@ static int start_cut(struct hx_scene *s, int i, struct hx_error *err)
     char name[32], path[512], base[32], words[64];
     snprintf(name, sizeof(name), "upd-cut%d", i);
     hx_kit_path(s, name, "disk", path, sizeof(path));
-    s->setup.n_disks = 0;
     int r = hx_kit_version(s, base, sizeof(base), err);
     if (!r)
         r = hx_kit_machine(s, "upd-again", path, err);
@@ -293,11 +295,18 @@ int hx_scene_cuts_update(struct hx_scene *s, struct hx_error *err)
                     c->judge.look.versions);
     if (!r)
         r = judge_sees_damage(&c->judge, c->drive, err);
-    for (int i = 3; i < N_CUTS && !r; i += 7)
-        r = start_cut(s, i, err);
     unlink(c->log);
     unlink(c->drive);
     free(c);
+    return r;
+}
+
+/* U5: the drives that the scenario above kept. */
+int hx_scene_cuts_started(struct hx_scene *s, struct hx_error *err)
+{
+    int r = 0;
+    for (int i = KEPT_FIRST; i < N_CUTS && !r; i += KEPT_EVERY)
+        r = start_cut(s, i, err);
     return r;
 }
 
