@@ -8,11 +8,13 @@
 #include "base/json_read.h"
 #include "engram/token_map.h"
 #include "fetch/part.h"
+#include "fetch/select.h"
 #include "hx/tokenizer.h"
 #include "model/bind.h"
 
-#define MAX_MAP ((size_t)1 << 26)
-#define BLOCK   ((size_t)1 << 20)
+#define MAX_MAP    ((size_t)1 << 26)
+#define BLOCK      ((size_t)1 << 20)
+#define MAX_CONFIG ((size_t)1 << 20)
 
 static int token(void *user, int32_t id, struct hx_token_bytes *out, struct hx_error *err)
 {
@@ -86,6 +88,51 @@ static int64_t count_experts(const struct hx_binding *b)
     return n;
 }
 
+/* What of the official repository is in the folder. */
+struct official {
+    int64_t dense_bytes; /* as hx_select_counts counts them */
+    int64_t tensors;     /* of the repository: those here and the experts that are not */
+};
+
+static int read_config(const char *dir, struct hx_select **out, struct hx_error *err)
+{
+    char *text = NULL, *path = hx_path_join(dir, "config.json");
+    size_t n;
+    int r = path ? hx_file_read(path, MAX_CONFIG, &text, &n, err)
+                 : hx_fail(err, -ENOMEM, "out of memory");
+    if (r == 0)
+        r = hx_select_open(text, n, out, err);
+    free(text);
+    free(path);
+    return r;
+}
+
+static int count_official(const char *dir, const struct hx_binding *b, struct official *out,
+                          struct hx_error *err)
+{
+    const char *pack = "/experts/";
+    struct hx_select *s = NULL;
+    int r = read_config(dir, &s, err);
+    if (r < 0)
+        return r;
+    /* Weight and scale of each matrix. */
+    *out = (struct official){0, 2 * count_experts(b)};
+    for (int i = 0; i < b->n_files; i++) {
+        const char *name = hx_st_path(b->file[i]) + strlen(dir);
+        if (strncmp(name, pack, strlen(pack)) == 0)
+            continue;
+        for (size_t k = 0; k < hx_st_count(b->file[i]); k++) {
+            const struct hx_st_tensor *t = hx_st_at(b->file[i], k);
+            enum hx_select_place place = hx_select_find(s, t->name, NULL);
+            out->tensors += place != HX_PLACE_EXPERT;
+            if (place == HX_PLACE_DENSE || place == HX_PLACE_VISION)
+                out->dense_bytes += (int64_t)t->size;
+        }
+    }
+    hx_select_close(s);
+    return 0;
+}
+
 static int check_number(struct hx_jv expect, const char *key, int64_t found, struct hx_error *err)
 {
     struct hx_jv v = hx_jv_get(expect, key);
@@ -151,6 +198,14 @@ int hx_finish_check(const char *dir, const char *expect_json,
             r = check_rows(expect, &b.hp, err);
         if (r == 0)
             r = check_map(expect, token_map, err);
+        struct official found = {0};
+        if (r == 0 &&
+            (hx_jv_get(expect, "dense_bytes").doc || hx_jv_get(expect, "tensors_official").doc))
+            r = count_official(dir, &b, &found, err);
+        if (r == 0)
+            r = check_number(expect, "dense_bytes", found.dense_bytes, err);
+        if (r == 0)
+            r = check_number(expect, "tensors_official", found.tensors, err);
     }
     hx_json_free(doc);
     hx_binding_done(&b);

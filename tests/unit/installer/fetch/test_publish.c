@@ -119,7 +119,8 @@ static int setup(void **state)
                        "\"2026-11-30T00:00:00Z\",\"made_here\":false,\"sources\":[{\"id\":"
                        "\"official\",\"repo\":\"a/b\",\"commit\":"
                        "\"0123456789012345678901234567890123456789\",\"licence\":\"MIT\"}],"
-                       "\"expect\":{\"expert_matrices\":240},\"files\":[");
+                       "\"expect\":{\"dense_bytes\":87113448,\"expert_matrices\":240,"
+                       "\"tensors_official\":1062},\"files\":[");
     if (r == 0)
         r = nftw(source, add_file, 16, FTW_PHYS);
     hx_buf_puts(&json, "]}");
@@ -356,22 +357,37 @@ static void test_repair(void **state)
     assert_true(same_file(p->lock->out));
 }
 
-/* The parts are right but make no model. */
+/* The parts are right but make no model that the lock file means. */
 static void test_refused(void **state)
 {
     (void)state;
+    const struct {
+        const char *expect, *reason;
+    } cases[] = {
+        {"{\"expert_matrices\":239}",
+         "expert_matrices: the lock file expects 239, the files have 240"},
+        {"{\"dense_bytes\":1}", "dense_bytes: the lock file expects 1, the files have 87113448"},
+        {"{\"tensors_official\":1}",
+         "tensors_official: the lock file expects 1, the files have 1062"},
+        {"{\"dense_bytes\":-1}", "dense_bytes"},
+        {"{\"dense_bytes\":\"1\"}", "expect.dense_bytes is not a whole number"},
+        {"{\"tensors_official\":1.5}", "expect.tensors_official is not a whole number"},
+    };
     struct hx_error err;
     char stage[128], dir[256];
     snprintf(stage, sizeof(stage), "%s/ready", base);
     world_remove(models);
     copy_tree(stage, models, false);
     char *old = lock->expect_json;
-    lock->expect_json = strdup("{\"expert_matrices\":239}");
-    struct hx_store *s = open_store();
-    assert_int_equal(hx_store_publish(s, &err), -EINVAL);
-    assert_non_null(strstr(err.text, "expert_matrices: the lock file expects 239, the files have"));
-    hx_store_close(s);
-    free(lock->expect_json);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        lock->expect_json = strdup(cases[i].expect);
+        struct hx_store *s = open_store();
+        assert_int_equal(hx_store_publish(s, &err), -EINVAL);
+        if (!strstr(err.text, cases[i].reason))
+            fail_msg("'%s' does not say '%s'", err.text, cases[i].reason);
+        hx_store_close(s);
+        free(lock->expect_json);
+    }
     lock->expect_json = old;
     snprintf(dir, sizeof(dir), "%s/m", models);
     struct hx_manifest m;
