@@ -21,7 +21,7 @@ IMAGE_DRIVE := $(O)/tests/image-drive
 $(IMAGE_DRIVE): $(O)/obj/tests/image/guest/drive.o $(O)/lib/libhx-engram.a $(O)/lib/libhx-init.a $(O)/lib/libhx-base.a
 	@mkdir -p $(@D)
 	@echo "  LD    image-drive"
-	$(Q)$(CC) -static -o $@ $^ -luring -lcrypto -lm 2>$@.said || { cat $@.said; exit 1; }
+	$(Q)$(CC) -static -o $@ $^ -luring $$(pkg-config --static --libs libcrypto 2>/dev/null || echo -lcrypto) -lm 2>$@.said || { cat $@.said; exit 1; }
 
 # Needs a finished `make image`. SCENES="install secure": only these.
 image-test: $(IMAGE_TEST) $(IMAGE_DRIVE)
