@@ -19,7 +19,8 @@ mkdir -p "$work"
 rm -rf "$tree" "$work/clean.stamp" "$work/microcode"
 
 clean() {
-    cp -a "$base" "$tree"
+    # Links: files are replaced here and in what follows, never written to.
+    cp -al "$base" "$tree"
     kernel=$(basename "$tree"/usr/lib/modules/*)
     cp "$tree/boot/vmlinuz-$kernel" "$work/vmlinuz"
     echo "$kernel" >"$work/kernel"
@@ -33,9 +34,12 @@ clean() {
     # What needs one of those goes too; modules.dep names the needs of needs as well.
     (cd "$tree/usr/lib/modules/$kernel" && sed 's/://' "$work/modules.dep" | while read -r module needs; do
         for need in $needs; do
-            [ -f "$need" ] || rm -f "$module"
+            if [ ! -f "$need" ]; then
+                echo "$module"
+                break
+            fi
         done
-    done)
+    done | xargs -r rm -f)
 
     # Fixes of processors: not files of the root but the first thing that the kernel is given.
     mkdir -p "$work/microcode/kernel/x86/microcode"
@@ -55,7 +59,7 @@ clean() {
 
     # Accounts: locked, whatever a package thought.
     sed -i 's/^\([^:]*\):[^:]*:.*/\1:!*:1::::::/' "$tree/etc/shadow"
-    find "$tree" -xdev -type f -perm /6000 -exec chmod u-s,g-s {} +
+    find "$tree" -xdev -type f -perm /6000 -exec sh -c 'cp -p "$1" "$1.new" && chmod u-s,g-s "$1.new" && mv "$1.new" "$1"' _ {} \;
 
     in_tools depmod --basedir /image/work/clean "$kernel"
     rm -f "$tree/usr/lib/modules/$kernel/build" "$tree/usr/lib/modules/$kernel/source"
