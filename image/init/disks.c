@@ -130,6 +130,9 @@ static int look_at(const char *root, const char *disk, const struct hx_init_want
     for (unsigned i = 0; i < table.n_entries && !f.state_guid[0]; i++)
         if (strcmp(table.entries[i].label, "state") == 0)
             hx_gpt_guid_text(table.entries[i].guid, f.state_guid);
+    for (unsigned i = 0; i < table.n_entries && !f.models_guid[0]; i++)
+        if (strcmp(table.entries[i].label, "models") == 0)
+            hx_gpt_guid_text(table.entries[i].guid, f.models_guid);
     f.is_boot_disk = wanted->has_loader && hx_gpt_find(&table, wanted->loader);
     *out = f;
     return 0;

@@ -22,8 +22,9 @@ struct hx_init_found {
     char disk[HX_INIT_NAME], data[HX_INIT_NAME], hash[HX_INIT_NAME]; /* "nvme0n1", "nvme0n1p2" */
     char disk_number[24];                                            /* "259:0" */
     uint64_t data_bytes, hash_bytes;
-    char state_guid[37]; /* of the partition with the label "state", "" if there is none */
-    bool is_boot_disk;   /* the ESP of wanted->loader is on this disk */
+    char state_guid[37];  /* of the partition with the label "state", "" if there is none */
+    char models_guid[37]; /* the same for the label "models" */
+    bool is_boot_disk;    /* the ESP of wanted->loader is on this disk */
 };
 
 /* root: "" or a folder that holds sys/class/block and dev. Takes the disk that was booted from if

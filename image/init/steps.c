@@ -225,6 +225,18 @@ static int leave_word(const char *path, const char *text, struct hx_error *err)
     return n == (ssize_t)len ? 0 : hx_fail(err, -EIO, "%s: cannot be written", path);
 }
 
+/* A drive that stands for the partition has this word as its label (installer/disk/models.h). */
+static int leave_models(const char *guid, struct hx_error *err)
+{
+    char path[64] = "/run/hx170/boot/models_";
+    size_t n = strlen(path), end = n + 24;
+    for (const char *p = guid; *p && n < end; p++)
+        if (*p != '-')
+            path[n++] = *p;
+    path[n] = '\0';
+    return leave_word(path, "", err);
+}
+
 int hx_init_switch_root(const struct hx_init_found *found, struct hx_error *err)
 {
     static const char *const moved[] = {"/proc", "/sys", "/dev", "/run"};
@@ -233,6 +245,8 @@ int hx_init_switch_root(const struct hx_init_found *found, struct hx_error *err)
     mkdir("/run/hx170/boot", 0755);
     snprintf(path, sizeof(path), "/run/hx170/boot/%s", found->disk_number);
     int r = leave_word(path, "", err);
+    if (r == 0 && found->models_guid[0])
+        r = leave_models(found->models_guid, err);
     if (r == 0 && found->state_guid[0]) {
         mkdir("/run/credentials", 0755);
         mkdir("/run/credentials/@initrd", 0700);

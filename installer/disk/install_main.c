@@ -13,12 +13,13 @@
 #include "disk/cli.h"
 #include "disk/efi_boot.h"
 #include "disk/install.h"
+#include "disk/models.h"
 #include "disk/prepare.h"
 #include "disk/targets.h"
 
 struct options {
     const char *root, *esp, *serial, *confirm, *answers;
-    bool json, keep_models, no_entry;
+    bool json, keep_models, no_entry, own;
 };
 
 static void help(FILE *to)
@@ -28,18 +29,24 @@ static void help(FILE *to)
         "usage: hx-install list [--json]\n"
         "       hx-install check\n"
         "       hx-install run --disk SERIAL --confirm SERIAL [--keep-models] [--answers FILE]\n"
+        "       hx-install models --disk SERIAL --confirm SERIAL [--keep-models]\n"
+        "       hx-install models --own\n"
         "       hx-install prepare [--config]\n"
         "       hx-install reset config|state|everything [--yes|--cancel]\n\n"
         "  list     disks, what is on them, and why one cannot be used\n"
         "  check    reads the whole stick and compares it with the root hash it was started with\n"
         "  run      writes this system to the disk with the serial number; everything on it is "
         "lost\n"
+        "  models   a drive of its own for the models, from the next start; everything on it is "
+        "lost.\n"
+        "           --own: back to the system disk's partition\n"
         "  prepare  at each start: a requested reset, file systems that are not there yet; with\n"
         "           --config the reset of the configuration, once /var is mounted\n"
         "  reset    asks the next start for a reset\n\n"
         "  --disk SERIAL      the disk, as `list` shows it\n"
         "  --confirm SERIAL   the same once more, or its last four characters: it may be erased\n"
-        "  --keep-models      the disk has an hx170 system; its models stay\n"
+        "  --keep-models      what is there stays: the models of an hx170 system, or of a drive\n"
+        "                     that had them before\n"
         "  --answers FILE     for the wizard of the first start\n"
         "  --no-boot-entry    leave the firmware's boot menu alone\n"
         "  --esp DIR          where this system's ESP is mounted (ROOT/efi)\n"
@@ -203,6 +210,46 @@ static int cmd_run(const struct options *opt, const struct hx_root *root, struct
     return r;
 }
 
+static int use_drive(const struct options *opt, const struct hx_root *root, struct hx_system *here,
+                     struct hx_disk *boot, struct hx_error *err)
+{
+    struct hx_target chosen;
+    struct hx_disk target = {.fd = -1};
+    int r = choose(opt, root, &chosen, err);
+    if (r == 0)
+        r = hx_disk_open(chosen.path, HX_DISK_ALONE, chosen.sector, &target, err);
+    if (r == 0)
+        r = hx_models_move(boot, &here->table, &target, opt->keep_models, err);
+    if (r == 0)
+        hx_disk_reread(&target);
+    if (r == 0)
+        printf("%s holds the models from the next start on\n", chosen.name);
+    hx_disk_close(&target);
+    return r;
+}
+
+static int cmd_models(const struct options *opt, const struct hx_root *root, struct hx_error *err)
+{
+    struct hx_disk boot = {.fd = -1};
+    struct hx_system *here = calloc(1, sizeof(*here));
+    if (!here)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    int r = hx_system_read(root, 0, here, err);
+    if (r == 0 && !here->installed)
+        r = hx_fail(err, -EPERM, "this system runs from a stick: install it first");
+    if (r == 0)
+        r = hx_disk_open(here->path, HX_DISK_SHARED, here->table.sector, &boot, err);
+    if (r == 0 && !opt->own)
+        r = use_drive(opt, root, here, &boot, err);
+    else if (r == 0)
+        r = hx_models_own(&boot, &here->table, err);
+    if (r == 0 && opt->own)
+        printf("the system disk holds the models from the next start on\n");
+    hx_disk_close(&boot);
+    free(here);
+    return r;
+}
+
 static int cmd_check(const struct options *opt, const struct hx_root *root, struct hx_error *err)
 {
     struct hx_disk source = {.fd = -1};
@@ -250,6 +297,7 @@ int main(int argc, char **argv)
         {"--json", NULL, &opt.json},
         {"--keep-models", NULL, &opt.keep_models},
         {"--no-boot-entry", NULL, &opt.no_entry},
+        {"--own", NULL, &opt.own},
         {"--config", NULL, &config},
         {0},
     };
@@ -285,6 +333,12 @@ int main(int argc, char **argv)
             return usage("run needs --disk", NULL);
         }
         r = cmd_run(&opt, root, &err);
+    } else if (strcmp(command, "models") == 0) {
+        if (!opt.serial == !opt.own) {
+            hx_root_close(root);
+            return usage("models needs either --disk or --own", NULL);
+        }
+        r = cmd_models(&opt, root, &err);
     } else if (strcmp(command, "prepare") == 0) {
         r = config ? hx_prepare_config(root, &err) : hx_prepare_run(root, &err);
     } else {

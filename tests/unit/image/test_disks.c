@@ -19,6 +19,7 @@
 #define DATA    "11111111-2222-3333-4444-555555555555"
 #define HASH    "aabbccdd-eeff-0011-2233-445566778899"
 #define STATE   "5a5a5a5a-1234-5678-9abc-def012345678"
+#define MODELS  "5a5a5a5a-1234-5678-9abc-def012345670"
 #define ESP     "0e0e0e0e-0000-0000-0000-000000000001"
 #define ESP_2   "0e0e0e0e-0000-0000-0000-000000000002"
 #define FOREIGN "77777777-7777-7777-7777-777777777777"
@@ -62,21 +63,22 @@ static void add_disk(const char *name, const char *number, unsigned sector, cons
     const struct disk_part parts[] = {{esp, 34, 63, "ESP"},
                                       {data, 64, 127, "root_1"},
                                       {hash, 128, 135, "rootv_1"},
-                                      {STATE, 200, 300, label_of_state}};
+                                      {STATE, 200, 300, label_of_state},
+                                      {MODELS, 301, 400, "models"}};
     char path[512], text[32];
     snprintf(path, sizeof(path), "dev/%s", name);
     put(path, "");
     snprintf(path, sizeof(path), "%s/dev/%s", root, name);
     int fd = open(path, O_RDWR);
     assert_true(fd >= 0);
-    disk_make(fd, sector, 1024, parts, 4);
+    disk_make(fd, sector, 1024, parts, 5);
     close(fd);
     snprintf(text, sizeof(text), "%u\n", 1024 * sector / 512);
     put_in(name, "size", text);
     snprintf(text, sizeof(text), "%u\n", sector);
     put_in(name, "queue/logical_block_size", text);
     put_in(name, "dev", number);
-    for (int i = 1; i <= 7; i += 2) {
+    for (int i = 1; i <= 9; i += 2) {
         snprintf(path, sizeof(path), "%s%s%d/partition", name,
                  name[strlen(name) - 1] <= '9' ? "p" : "", i);
         snprintf(text, sizeof(text), "%d\n", i);
@@ -122,6 +124,7 @@ static void test_found(void **state)
     assert_int_equal(f.hash_bytes, 8 * 4096);
     assert_true(f.is_boot_disk);
     assert_string_equal(f.state_guid, STATE);
+    assert_string_equal(f.models_guid, MODELS);
     label_of_state = "State"; /* the stick has none */
     add_disk("nvme0n1", "259:0\n", 4096, ESP, DATA, HASH);
     label_of_state = "state";
