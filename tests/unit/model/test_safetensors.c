@@ -184,13 +184,74 @@ static void test_round_trip(void **state)
     unlink(path);
 }
 
+/* Parts along each dimension, whole, empty and not there; the big one is read in pieces. */
+static void test_parts(void **state)
+{
+    static const int64_t small[3] = {4, 6, 10}, big[3] = {9, 1024, 1024};
+    char path[] = "/tmp/hx-test-st-XXXXXX";
+    size_t n_big = (size_t)(9 * 1024 * 1024);
+    uint16_t words[240];
+    uint8_t *bytes = malloc(n_big), *part = malloc(n_big);
+    struct hx_st_writer *w;
+    struct hx_st_file *f;
+    struct hx_error err;
+    (void)state;
+    assert_true(bytes && part);
+    for (int i = 0; i < 240; i++)
+        words[i] = (uint16_t)(i * 3);
+    for (size_t i = 0; i < n_big; i++)
+        bytes[i] = (uint8_t)(i * 2654435761u >> 24);
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(hx_st_writer_new(&w, &err), 0);
+    assert_int_equal(hx_st_writer_add(w, "small", HX_DTYPE_I16, 3, small, words, &err), 0);
+    assert_int_equal(hx_st_writer_add(w, "big", HX_DTYPE_U8, 3, big, bytes, &err), 0);
+    assert_int_equal(hx_st_writer_write(w, path, &err), 0);
+    hx_st_writer_free(w);
+    assert_int_equal(hx_st_open(path, &f, &err), 0);
+    const struct hx_st_tensor *t = hx_st_find(f, "small"), *b = hx_st_find(f, "big");
+    for (int dim = 0; dim < 3; dim++) {
+        for (int64_t from = 0; from <= small[dim]; from++) {
+            for (int64_t to = from; to <= small[dim]; to++) {
+                uint16_t got[240];
+                int64_t n = 0;
+                assert_int_equal(hx_st_read_part(f, t, dim, from, to, got, &err), 0);
+                for (int64_t i = 0; i < 240; i++) {
+                    const int64_t at[3] = {i / 60, i / 10 % 6, i % 10};
+                    if (at[dim] >= from && at[dim] < to)
+                        assert_int_equal(got[n++], words[i]);
+                }
+            }
+        }
+    }
+    assert_int_equal(hx_st_read_part(f, b, 1, 300, 812, part, &err), 0);
+    for (size_t r = 0; r < 9; r++)
+        assert_memory_equal(part + r * 512 * 1024, bytes + (r * 1024 + 300) * 1024, 512 * 1024);
+    assert_int_equal(hx_st_read_part(f, b, 2, 1, 1024, part, &err), 0);
+    for (size_t r = 0; r < 9 * 1024; r += 511)
+        assert_memory_equal(part + r * 1023, bytes + r * 1024 + 1, 1023);
+    assert_int_equal(hx_st_read_part(f, t, 3, 0, 1, part, &err), -EINVAL);
+    assert_int_equal(hx_st_read_part(f, t, -1, 0, 1, part, &err), -EINVAL);
+    assert_int_equal(hx_st_read_part(f, t, 1, 2, 7, part, &err), -EINVAL);
+    assert_int_equal(hx_st_read_part(f, t, 1, 3, 2, part, &err), -EINVAL);
+    assert_int_equal(hx_st_read_part(f, t, 1, -1, 2, part, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "no elements -1 to 2 of dimension 1"));
+    assert_int_equal(truncate(path, 5000), 0);
+    assert_true(hx_st_read_part(f, b, 1, 300, 812, part, &err) < 0);
+    assert_non_null(strstr(err.text, "tensor 'big'"));
+    hx_st_close(f);
+    unlink(path);
+    free(bytes);
+    free(part);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hostile_headers),
-        cmocka_unit_test(test_good_header),
-        cmocka_unit_test(test_truncated_file),
-        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_hostile_headers), cmocka_unit_test(test_good_header),
+        cmocka_unit_test(test_truncated_file),  cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
