@@ -15,8 +15,8 @@
 #define MAX_LINES  10000
 #define MAX_LENGTH 65536
 #define N_SM       74
-#define OF_READ    0.5 /* below it a product waits, and its share of the bandwidth says nothing */
-#define SLOWER     1.4 /* waits by the ratio of the clocks */
+#define SMALL      10e6 /* bytes below which a product waits more than it reads (docs/kernels.md) */
+#define SLOWER     1.4  /* waits by the ratio of the clocks */
 /* Weights of one expert of the released shape. */
 #define EXPERT (3.0 * 5120 * 2304)
 
@@ -52,7 +52,7 @@ static double predict(const struct measured *m, const struct card *c, bool is_sl
     double memory = m->bytes / c->read * 1e6;
     if (m->weights > 0) /* 2: weights per clock and multiprocessor carry over */
         return most(memory, m->weights / (m->per_clock * N_SM * c->ghz * 1e9) * 1e6);
-    if (m->of_read >= OF_READ) /* 1: the share of the read bandwidth does */
+    if (m->bytes >= SMALL) /* 1: the share of the read bandwidth does */
         return memory / m->of_read;
     return most(memory, is_slow ? m->us * SLOWER : m->us); /* 4: microseconds do */
 }
@@ -60,7 +60,7 @@ static double predict(const struct measured *m, const struct card *c, bool is_sl
 static const char *rule(const struct measured *m)
 {
     if (m->weights == 0)
-        return m->of_read >= OF_READ ? "memory" : "latency";
+        return m->bytes >= SMALL ? "memory" : "latency";
     double alu = m->weights / (m->per_clock * N_SM * slow.ghz * 1e9);
     return alu > m->bytes / slow.read ? "EXL3, decoding" : "EXL3, memory";
 }
