@@ -12,8 +12,8 @@ struct plain {
     struct hx_ui ui;
     FILE *in, *out;
     int columns;
-    int shown; /* number of the screen whose heading is out */
-    bool hint_given;
+    int shown;               /* number of the screen whose heading is out */
+    bool hint_given, silent; /* silent: the terminal shows nothing of what is typed, no Enter */
 };
 
 static struct plain *self(struct hx_ui *ui)
@@ -79,10 +79,11 @@ static enum taken take(struct plain *p, const struct hx_ui_question *q, bool sho
     else
         fprintf(p->out, "%s: ", q->prompt);
     fflush(p->out);
-    if (!next_line(p, line, size, &too_long)) {
+    bool got = next_line(p, line, size, &too_long);
+    if (!got || p->silent)
         fputc('\n', p->out);
+    if (!got)
         return TAKEN_QUIT;
-    }
     if (too_long) {
         fprintf(p->out, "Not accepted: the line is too long or damaged (at most %zu characters).\n",
                 size - 1);
@@ -180,11 +181,11 @@ static enum hx_ui_reply plain_secret(struct hx_ui *ui, const struct hx_ui_questi
         quiet.c_lflag &= ~(tcflag_t)ECHO;
         tcsetattr(fd, TCSAFLUSH, &quiet);
     }
+    p->silent = terminal;
     enum hx_ui_reply r = ask_text(p, q, false, answer, size);
-    if (terminal) {
+    p->silent = false;
+    if (terminal)
         tcsetattr(fd, TCSAFLUSH, &old);
-        fputc('\n', p->out);
-    }
     return r;
 }
 

@@ -135,8 +135,9 @@ class Machine:
     def __init__(self, root):
         self.root = root
         for path in ("usr/share/hx170/locks/demo.json", "usr/share/hx170/locks/huge.json", "media/good", "media/bad",
-                     "media/models/x"):
+                     "media/breaks", "media/models/x"):
             self.put(path, "{}")
+        self.put("media/own.json", "own lock\n")  # its hash is in the recorded answers
         self.terminals = []
 
     def put(self, path, text):

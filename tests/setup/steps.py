@@ -51,6 +51,44 @@ STEPS = [
     ("status", [("Press Enter to go on: ", [], "")]),
 ]
 
+# Another way through: keys from the web, DHCP, a bundle that does not build, a lock file of the owner's own. It ends with
+# what could not be put in force.
+OTHER_STEPS = [
+    ("other-name", [("Name [hx170]: ", [], "")]),
+    ("other-key", [
+        ("Public key or path: ", [("https://keys.example/nobody", "no keys from there"), ("https://keys.example/page", "no SSH public key")], "https://keys.example/me.keys"),
+        ("Another key: ", [], "clear"),
+        ("Public key or path: ", [], "@ecdsa256"),
+        ("Another key: ", [], "@second"),
+        ("Another key: ", [], ""),
+    ]),
+    ("other-network", [
+        ("Which [1]: ", [], "1"),
+        ("Name servers: ", [], ""),
+        ("VLAN number [0]: ", [], "12"),
+        ("Proxy: ", [], "http://proxy.example:3128"),
+    ]),
+    ("other-time", [("Time source [default]: ", [("a b c d e", "up to 4 names")], "ntp1.example ntp2.example")]),
+    ("other-driver", [("Bundle [none]: ", [], "/media/breaks")]),
+    ("other-hardware", [("Go on all the same (yes or no) [yes]: ", [], "")]),
+    ("other-model", [
+        ("Model [1]: ", [], "4"),
+        ("Lock file: ", [("/media/none", "is not there"), ("own.json", "whole path")], "/media/own.json"),
+        ("Is this the right one (yes or no) [no]: ", [], "yes"),
+        ("Do you accept these licences (yes or no) [no]: ", [], "yes"),
+        ("Where from [default]: ", [], "/media/models"),
+        ("Access token (may be empty): ", [], ""),
+        ("Bytes per second at most [0]: ", [], ""),
+        ("Time of day: ", [], ""),
+    ]),
+    ("other-performance", [
+        ("Watts per card [180]: ", [], ""),
+        ("Layout [1]: ", [], ""),
+        ("Tokens of one conversation [262144]: ", [], ""),
+    ]),
+    ("other-review", [("Put this in force (yes or no) [yes]: ", [], ""), ("Press Enter to go on: ", [], "")]),
+]
+
 # The same from the stick.
 INSTALL_STEPS = [
     ("install-1", [("Keyboard [1]: ", [("99", "a number from 1 to")], ""),

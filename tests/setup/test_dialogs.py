@@ -2,7 +2,7 @@
 import pytest
 
 from conftest import HERE
-from steps import INSTALL_STEPS, STEPS, VECTORS, answer_of
+from steps import INSTALL_STEPS, OTHER_STEPS, STEPS, VECTORS, answer_of
 
 CHOICES = ("Which [", "Model [", "Layout [", "Keyboard [", "What to do [", "Disk: ")
 KILL_LINE, ENTER = b"\x15", b"\r"
@@ -161,6 +161,13 @@ def test_every_screen(machine, update, term):
         assert line + "\n" in box
     assert "Geheim" not in t.seen
     assert machine.get("var/lib/hx170/config/hub_token") == "tok_Geheim1234567"
+
+
+def test_another_way(machine, update):
+    t = machine.start(term="linux")
+    go_through(t, "linux", OTHER_STEPS, range(1, 10), 10, update)
+    at_screen(t, 8, 10)  # one back from the review
+    assert machine.box is None and machine.get("var/lib/hx170/locks/own.json") is None
 
 
 def test_install_screens(machine, update):

@@ -1,7 +1,7 @@
 """Every screen of the wizard on a dumb terminal: its text, its help, what it refuses (A1, F4, F5 of the test plan)."""
 import pytest
 
-from steps import INSTALL_STEPS, STEPS, VECTORS, answer_of
+from steps import INSTALL_STEPS, OTHER_STEPS, STEPS, VECTORS, answer_of
 
 
 def go_through(t, steps, check=None, refuse=True):
@@ -21,7 +21,7 @@ def go_through(t, steps, check=None, refuse=True):
                     text += part + "\n"
             t.send(answer_of(answer))
         if check:
-            for key in ("rsa2048", "ed25519"):  # echoed keys are longer than a line
+            for key in ("rsa2048", "ed25519", "ecdsa256", "second"):  # echoed keys are longer than a line
                 text = text.replace(answer_of(f"@{key}"), f"({key}.pub)")
             check(name, text)
 
@@ -39,6 +39,28 @@ def test_every_screen(machine, screen):
         assert line + "\n" in box
     assert box.count("admin_key") == 1  # the second was the same
     assert machine.get("var/lib/hx170/config/draft.conf") is None
+
+
+def test_another_way(machine, screen):
+    t = machine.start("--plain")
+    go_through(t, OTHER_STEPS, screen)
+    t.expect("Watts per card [180]: ")  # one back from the review
+    t.send("q")
+    assert t.wait() == 75
+    assert machine.box is None and machine.get("var/lib/hx170/locks/own.json") is None
+
+
+def test_plain_lines_only(machine):
+    """A1: TERM=dumb is enough; nothing but words in lines, and it is the whole wizard."""
+    t = machine.start(term="dumb")
+    go_through(t, STEPS)
+    assert t.wait() == 0
+    assert "hostname = box1\n" in machine.box
+    wrote = t.seen
+    for key in ("rsa2048", "ed25519"):  # echoes of the terminal
+        wrote = wrote.replace(answer_of(f"@{key}"), "")
+    assert all(sign == "\n" or " " <= sign <= "~" for sign in wrote)
+    assert [line for line in wrote.split("\n") if len(line) > 80] == []
 
 
 def test_token_is_not_shown(machine):
