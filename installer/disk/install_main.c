@@ -15,10 +15,11 @@
 #include "disk/install.h"
 #include "disk/models.h"
 #include "disk/prepare.h"
+#include "disk/speed.h"
 #include "disk/targets.h"
 
 struct options {
-    const char *root, *esp, *serial, *confirm, *answers;
+    const char *root, *esp, *serial, *confirm, *answers, *seconds;
     bool json, keep_models, no_entry, own;
 };
 
@@ -31,6 +32,7 @@ static void help(FILE *to)
         "       hx-install run --disk SERIAL --confirm SERIAL [--keep-models] [--answers FILE]\n"
         "       hx-install models --disk SERIAL --confirm SERIAL [--keep-models]\n"
         "       hx-install models --own\n"
+        "       hx-install speed [--seconds N] [--json]\n"
         "       hx-install prepare [--config]\n"
         "       hx-install reset config|state|everything [--yes|--cancel]\n\n"
         "  list     disks, what is on them, and why one cannot be used\n"
@@ -40,6 +42,7 @@ static void help(FILE *to)
         "  models   a drive of its own for the models, from the next start; everything on it is "
         "lost.\n"
         "           --own: back to the system disk's partition\n"
+        "  speed    how fast the drive of the models reads\n"
         "  prepare  at each start: a requested reset, file systems that are not there yet; with\n"
         "           --config the reset of the configuration, once /var is mounted\n"
         "  reset    asks the next start for a reset\n\n"
@@ -47,6 +50,7 @@ static void help(FILE *to)
         "  --confirm SERIAL   the same once more, or its last four characters: it may be erased\n"
         "  --keep-models      what is there stays: the models of an hx170 system, or of a drive\n"
         "                     that had them before\n"
+        "  --seconds N        of reading, 1 to 60 (10)\n"
         "  --answers FILE     for the wizard of the first start\n"
         "  --no-boot-entry    leave the firmware's boot menu alone\n"
         "  --esp DIR          where this system's ESP is mounted (ROOT/efi)\n"
@@ -250,6 +254,32 @@ static int cmd_models(const struct options *opt, const struct hx_root *root, str
     return r;
 }
 
+static int cmd_speed(const struct options *opt, const struct hx_root *root, struct hx_error *err)
+{
+    char path[HX_ROOT_PATH];
+    struct hx_speed s;
+    uint64_t seconds = 10;
+    if (opt->seconds &&
+        (!hx_parse_u64(opt->seconds, strlen(opt->seconds), 60, &seconds) || !seconds))
+        return hx_fail(err, -EINVAL, "--seconds: '%.20s' is no number from 1 to 60", opt->seconds);
+    int r = hx_root_resolve(root, "/dev/hx170/models", path);
+    if (r == 0)
+        r = hx_root_outside(root, "/dev/hx170/models", path);
+    if (r < 0)
+        return hx_fail(err, r, "/dev/hx170/models: no such partition");
+    r = hx_speed_measure(path, (double)seconds, &s, err);
+    if (r < 0)
+        return r;
+    double rate = (double)s.n_bytes / s.seconds;
+    if (opt->json)
+        printf("{\"schema\":1,\"bytes\":%llu,\"seconds\":%.3f,\"bytes_per_second\":%.0f}\n",
+               (unsigned long long)s.n_bytes, s.seconds, rate);
+    else
+        printf("reads %.2f GB/s (%.1f GB in %.1f s)\n", rate / 1e9, (double)s.n_bytes / 1e9,
+               s.seconds);
+    return 0;
+}
+
 static int cmd_check(const struct options *opt, const struct hx_root *root, struct hx_error *err)
 {
     struct hx_disk source = {.fd = -1};
@@ -297,6 +327,7 @@ int main(int argc, char **argv)
         {"--json", NULL, &opt.json},
         {"--keep-models", NULL, &opt.keep_models},
         {"--no-boot-entry", NULL, &opt.no_entry},
+        {"--seconds", &opt.seconds, NULL},
         {"--own", NULL, &opt.own},
         {"--config", NULL, &config},
         {0},
@@ -339,6 +370,8 @@ int main(int argc, char **argv)
             return usage("models needs either --disk or --own", NULL);
         }
         r = cmd_models(&opt, root, &err);
+    } else if (strcmp(command, "speed") == 0) {
+        r = cmd_speed(&opt, root, &err);
     } else if (strcmp(command, "prepare") == 0) {
         r = config ? hx_prepare_config(root, &err) : hx_prepare_run(root, &err);
     } else {
