@@ -84,9 +84,11 @@ static int size_pool(const struct hx_engine *e, const struct hx_hparams *hp,
     return 0;
 }
 
-/* Before anything is read: on the CPU back end a device's memory is the host's. */
-static int check_memory(const struct hx_rank_options *o, const struct hx_hparams *hp,
-                        const struct hx_maps *maps, struct hx_error *err)
+/* Before anything is read: on the CPU back end a device's memory is the host's. A pool whose size
+ * is ours to choose shrinks until the rest fits beside it. */
+static int check_memory(const struct hx_engine *e, struct hx_rank_options *o,
+                        const struct hx_hparams *hp, const struct hx_maps *maps,
+                        struct hx_error *err)
 {
     struct hx_placement place;
     struct hx_memory_plan plan;
@@ -98,9 +100,15 @@ static int check_memory(const struct hx_rank_options *o, const struct hx_hparams
     if (strcmp(o->backend, "cpu") != 0 || wish.device_bytes == 0)
         return 0;
     int r = hx_place_folder(o->model_dir, HX_LAYOUT_CPU, &place, err);
-    if (r == 0 && place.host_bytes < wish.device_bytes)
-        wish.device_bytes -= place.host_bytes;
-    return r < 0 ? r : hx_memory_plan(hp, maps, &place, &wish, &plan, err);
+    if (r < 0)
+        return r;
+    r = hx_memory_plan(hp, maps, &place, &wish, &plan, err);
+    while (r == -ENOMEM && e->opt.kv_tokens == 0 && wish.kv.n_blocks > 2 * o->max_seq) {
+        wish.kv.n_blocks /= 2;
+        r = hx_memory_plan(hp, maps, &place, &wish, &plan, err);
+    }
+    o->kv = wish.kv;
+    return r;
 }
 
 static int open_rank(struct hx_engine *e, struct hx_error *err)
@@ -137,13 +145,12 @@ static int open_rank(struct hx_engine *e, struct hx_error *err)
         ro.max_context = e->info.max_context;
         r = size_pool(e, hp, maps, &ro.kv, err);
     }
+    if (r == 0)
+        r = check_memory(e, &ro, hp, maps, err);
     if (r == 0) {
         int64_t room = (int64_t)ro.kv.n_blocks * BLOCK_TOK;
         e->seq_limit = e->info.max_context < room ? e->info.max_context : room;
         e->info.max_context = e->seq_limit;
-        r = check_memory(&ro, hp, maps, err);
-    }
-    if (r == 0) {
         r = hx_rank_open(&ro, &e->rank, err);
     }
     free(hp);
