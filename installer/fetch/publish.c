@@ -83,17 +83,21 @@ static int move_files(struct publish *p)
 }
 
 /* Files of an earlier release that this one does not have: the engine would read them. */
-static void remove_stale(struct publish *p)
+static int remove_stale(struct publish *p)
 {
-    for (size_t i = 0; i < p->old.n_files; i++) {
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < p->old.n_files; i++) {
         const char *name = p->old.files[i].path;
         if (hx_state_find(&p->state, name) || strcmp(name, TOKEN_MAP) == 0)
             continue;
         char *path = hx_path_join(p->s->final, name);
-        if (path)
-            unlink(path);
+        if (!path)
+            r = hx_fail(p->err, -ENOMEM, "out of memory");
+        else if (unlink(path) < 0 && errno != ENOENT)
+            r = hx_fail_errno(p->err, errno, "%s: of an earlier release, cannot be removed", path);
         free(path);
     }
+    return r;
 }
 
 static int make_token_map(struct publish *p, uint8_t sha256[HX_SHA256_BYTES])
@@ -222,13 +226,20 @@ out:
     return r;
 }
 
-/* Journals and empty folders of a model that is complete. */
+/* Journals and empty folders of a model that is complete. What cannot be removed does no harm: a
+ * journal that says "ready" of a published file is believed. */
 static void clean_up(struct publish *p)
 {
     for (size_t i = 0; i < p->s->n_files; i++) {
         struct hx_store_file *f = &p->s->files[i];
         hx_journal_close(&f->journal);
-        unlink(f->journal_path);
+        if (unlink(f->journal_path) < 0 && errno != ENOENT) {
+            int e = errno;
+            pthread_mutex_lock(&p->s->m);
+            hx_store_note(p->s, i, "%s: cannot be removed (%s); the next run tries again",
+                          f->journal_path, strerror(e));
+            pthread_mutex_unlock(&p->s->m);
+        }
         hx_fetch_step("journal removed");
     }
     for (size_t i = 0; i < p->s->n_files; i++) {
@@ -258,8 +269,9 @@ static int publish(struct publish *p)
         r = move_files(p);
     if (r < 0)
         return r;
-    remove_stale(p);
-    r = make_token_map(p, map);
+    r = remove_stale(p);
+    if (r == 0)
+        r = make_token_map(p, map);
     if (r == 0)
         r = hx_finish_check(final, p->s->plan->lock->expect_json, map, p->err);
     if (r < 0)

@@ -210,14 +210,16 @@ int hx_remotes_init(struct hx_remotes *r, const struct hx_endpoint *endpoints, s
     if (n_endpoints == 0 || n_endpoints > 32)
         return hx_fail(err, -EINVAL, "%zu endpoints; 1 to 32 are possible", n_endpoints);
     r->endpoint_hosts = calloc(n_endpoints, sizeof(int));
-    if (!r->endpoint_hosts)
+    r->loads = calloc(n_endpoints, sizeof(*r->loads));
+    if (!r->endpoint_hosts || !r->loads) {
+        hx_remotes_done(r);
         return hx_fail(err, -ENOMEM, "out of memory");
+    }
     for (size_t i = 0; i < n_endpoints; i++) {
         struct hx_url u;
         int h = hx_remotes_host(r, endpoints[i].url);
         if (h < 0 || !hx_url_parse(endpoints[i].url, &u) || strpbrk(endpoints[i].url, "?#")) {
-            free(r->endpoint_hosts);
-            r->endpoint_hosts = NULL;
+            hx_remotes_done(r);
             return hx_fail(err, -EINVAL,
                            "endpoint '%.40s': its address must be http:// or https:// with a host, "
                            "without a query",
@@ -238,6 +240,7 @@ void hx_remotes_done(struct hx_remotes *r)
         free_file(r->files[i], r->n_endpoints);
     free(r->files);
     free(r->endpoint_hosts);
+    free(r->loads);
     *r = (struct hx_remotes){0};
 }
 
@@ -247,7 +250,53 @@ struct candidate {
     int endpoint, host;
     double free_at;
     unsigned badness; /* 2: gave wrong bytes for this piece, 1: fails at the moment */
+    double share;     /* bytes per second for one more connection */
 };
+
+#define MIN_SAMPLE   (64u << 10) /* bytes; fewer say nothing about speed */
+#define MIN_SAMPLE_S 5.0         /* or so many seconds with fewer */
+#define LINK_WAIT_S  2.0         /* so long a link that is being resolved is waited for */
+
+void hx_remotes_began(struct hx_remotes *r, int endpoint)
+{
+    r->loads[endpoint].active++;
+}
+
+void hx_remotes_ended(struct hx_remotes *r, int endpoint, uint64_t bytes, double seconds)
+{
+    struct hx_load *l = &r->loads[endpoint];
+    if ((bytes >= MIN_SAMPLE || seconds >= MIN_SAMPLE_S) && seconds > 0) {
+        double all = (double)bytes / seconds * l->active;
+        l->speed = l->speed > 0 ? 0.75 * l->speed + 0.25 * all : all > 1 ? all : 1;
+    }
+    l->active--;
+}
+
+/* One that is not known yet may be as good as the best. */
+static double share_of(const struct hx_remotes *r, size_t e)
+{
+    double speed = r->loads[e].speed, best = 0;
+    for (size_t i = 0; speed <= 0 && i < r->n_endpoints; i++)
+        best = r->loads[i].speed > best ? r->loads[i].speed : best;
+    speed = speed > 0 ? speed : best > 0 ? best : 1;
+    return speed / (r->loads[e].active + 1);
+}
+
+double hx_remotes_elsewhere(const struct hx_remotes *r, const struct hx_remote_file *f,
+                            uint32_t allowed, int endpoint, double now)
+{
+    double best = 0;
+    for (size_t e = 0; e < r->n_endpoints; e++) {
+        const struct hx_host *h = &r->hosts[r->endpoint_hosts[e]];
+        bool failing = h->failures >= UNHEALTHY && now < h->last_failure + UNHEALTHY_S;
+        if ((int)e == endpoint || !(allowed >> e & 1) || f->links[e].refused || h->out || failing ||
+            hx_host_free_at(h, HX_BUCKET_FILES) > now || r->loads[e].speed <= 0)
+            continue;
+        double share = share_of(r, e);
+        best = share > best ? share : best;
+    }
+    return best;
+}
 
 static struct candidate rate_endpoint(struct hx_remotes *r, struct hx_remote_file *f, int e,
                                       int avoid_host, double now)
@@ -265,6 +314,7 @@ static struct candidate rate_endpoint(struct hx_remotes *r, struct hx_remote_fil
     bool failing = h->failures >= UNHEALTHY && now < h->last_failure + UNHEALTHY_S;
     c.badness = (avoid_host >= 0 && (c.host == avoid_host || l->host == avoid_host) ? 2 : 0) +
                 (failing ? 1 : 0);
+    c.share = share_of(r, (size_t)e);
     return c;
 }
 
@@ -275,7 +325,9 @@ static bool is_better(const struct candidate *a, const struct candidate *b, doub
         return a_now;
     if (!a_now)
         return a->free_at < b->free_at;
-    return a->badness < b->badness;
+    if (a->badness != b->badness)
+        return a->badness < b->badness;
+    return a->share > b->share;
 }
 
 int hx_remotes_choose(struct hx_remotes *r, struct hx_remote_file *f, uint32_t allowed,
@@ -283,7 +335,7 @@ int hx_remotes_choose(struct hx_remotes *r, struct hx_remote_file *f, uint32_t a
 {
     struct candidate best = {.endpoint = -1};
     int refused = 0;
-    bool resolving = false;
+    bool resolving = false, busy = false; /* busy: resolving for however long */
     for (size_t e = 0; e < r->n_endpoints; e++) {
         if (!(allowed >> e & 1))
             continue;
@@ -297,7 +349,8 @@ int hx_remotes_choose(struct hx_remotes *r, struct hx_remote_file *f, uint32_t a
             continue;
         }
         if (l->state == HX_LINK_RESOLVING) {
-            resolving = true;
+            busy = true;
+            resolving |= now < l->asked_at + LINK_WAIT_S;
             continue;
         }
         struct candidate c = rate_endpoint(r, f, (int)e, avoid_host, now);
@@ -307,6 +360,11 @@ int hx_remotes_choose(struct hx_remotes *r, struct hx_remote_file *f, uint32_t a
     /* Waiting for a link costs less than a second choice. */
     if (resolving && (best.endpoint < 0 || best.badness || best.free_at > now ||
                       f->links[best.endpoint].state == HX_LINK_UNKNOWN)) {
+        *when = now + 1;
+        *host = -1;
+        return -EAGAIN;
+    }
+    if (best.endpoint < 0 && busy) {
         *when = now + 1;
         *host = -1;
         return -EAGAIN;

@@ -32,6 +32,13 @@ struct hx_host {
     unsigned ignored_ranges, wrong_bytes;
 };
 
+/* What an endpoint does for us, whatever host its links lead to. */
+struct hx_load {
+    unsigned active; /* connections that fetch weights */
+    double speed;    /* bytes per second over all of them, smoothed; 0: not known */
+    bool slow_noted;
+};
+
 enum hx_link_state {
     HX_LINK_UNKNOWN,
     HX_LINK_RESOLVING, /* one request is on its way to find out */
@@ -46,7 +53,8 @@ struct hx_link {
     int host;            /* that serves the bytes, -1: not known */
     unsigned generation; /* counts changes of url: answers to an old one do not count */
     double refresh_at;
-    char etag[128]; /* of the host that serves the bytes */
+    double asked_at; /* when the resolving began */
+    char etag[128];  /* of the host that serves the bytes */
     int etag_host;
     unsigned forbidden, bad_request; /* since bytes came */
     int refused;                     /* negative: of no use for this run */
@@ -62,7 +70,8 @@ struct hx_remote_file {
 struct hx_remotes {
     const struct hx_endpoint *endpoints; /* borrowed */
     size_t n_endpoints;
-    int *endpoint_hosts; /* host number of each endpoint */
+    int *endpoint_hosts;   /* host number of each endpoint */
+    struct hx_load *loads; /* of each endpoint */
     struct hx_host hosts[HX_MAX_HOSTS];
     int n_hosts;
     struct hx_remote_file **files;
@@ -85,7 +94,17 @@ struct hx_remote_file *hx_remotes_file(struct hx_remotes *r, const char *repo, c
 int hx_remotes_url(const struct hx_endpoint *e, const struct hx_remote_file *f,
                    char out[HX_URL_MAX]);
 
-/* The endpoint to use now (its number); -EAGAIN: nothing until *when, *host is waited for (-1:
+/* A connection of an endpoint begins; ended with what it brought. */
+void hx_remotes_began(struct hx_remotes *r, int endpoint);
+void hx_remotes_ended(struct hx_remotes *r, int endpoint, uint64_t bytes, double seconds);
+
+/* Bytes per second that a further connection can hope for from the best other endpoint for this
+ * file; 0: there is none, or nothing is known of it. */
+double hx_remotes_elsewhere(const struct hx_remotes *r, const struct hx_remote_file *f,
+                            uint32_t allowed, int endpoint, double now);
+
+/* The endpoint to use now (its number): of those that work, the one that has most to give to one
+ * more connection, at first in their order; -EAGAIN: nothing until *when, *host is waited for (-1:
  * another request finds the link); other negative values: no endpoint is left, err says why for the
  * first. allowed: bit per endpoint. */
 int hx_remotes_choose(struct hx_remotes *r, struct hx_remote_file *f, uint32_t allowed,

@@ -268,7 +268,12 @@ static int finish(struct run *run, struct hx_error *err)
         return 0;
     }
     show(run, "publish");
+    struct hx_store_event ev;
     int r = hx_store_publish(run->store, err);
+    while (hx_store_next(run->store, &ev)) {
+        if (ev.type == HX_STORE_NOTE)
+            hx_progress_note(run->progress, true, ev.message);
+    }
     if (r == 0)
         show(run, "complete");
     return r;

@@ -25,6 +25,8 @@
 #define JUMP_S         300.0
 #define FORGET_AFTER   (64u << 20) /* bytes of progress after which the delays begin anew */
 #define METADATA_TRIES 4u          /* somebody waits for them */
+#define SLOW_FACTOR    8.0
+#define MOST_MOVES     3u
 #define BUFFER_BYTES   (512 << 10)
 
 static void real_clock(struct hx_fetch_clock *c)
@@ -94,6 +96,12 @@ void hx_job_fail(struct hx_transfer *t, struct hx_job *j, int r, const char *fmt
 
 /* ---- attempts -------------------------------------------------------------------------------- */
 
+/* Somebody waits for it. */
+static bool is_metadata(const struct hx_job *j)
+{
+    return j->facts || j->api;
+}
+
 void hx_job_detach(struct hx_transfer *t, struct hx_job *j)
 {
     if (!j->easy)
@@ -106,16 +114,12 @@ void hx_job_detach(struct hx_transfer *t, struct hx_job *j)
     j->headers = NULL;
     j->file->active--;
     t->active--;
+    if (!is_metadata(j))
+        hx_remotes_ended(&t->remotes, j->endpoint, j->got, t->now.mono - j->begun);
     struct hx_link *l = hx_job_link(j);
     if (j->resolving && l->state == HX_LINK_RESOLVING)
         hx_link_forget(l);
     j->resolving = false;
-}
-
-/* Somebody waits for it. */
-static bool is_metadata(const struct hx_job *j)
-{
-    return j->facts || j->api;
 }
 
 static double backoff(const struct hx_transfer *t, const struct hx_job *j)
@@ -219,6 +223,7 @@ static size_t take_body(struct hx_job *j, const char *data, size_t n)
     hx_bucket_take(&t->bucket, (double)n);
     j->got += n;
     j->window_bytes += n;
+    j->slow_bytes += n;
     t->stats.bytes += n;
     return n;
 }
@@ -314,9 +319,13 @@ int hx_job_launch(struct hx_transfer *t, struct hx_job *j)
     j->curl_text[0] = '\0';
     j->window_start = t->now.mono;
     j->window_bytes = 0;
+    j->begun = j->slow_start = t->now.mono;
+    j->slow_bytes = 0;
     j->easy = e;
     j->file->active++;
     t->active++;
+    if (!is_metadata(j))
+        hx_remotes_began(&t->remotes, j->endpoint);
     if (curl_multi_add_handle(t->multi, e) != CURLM_OK) {
         hx_job_detach(t, j);
         return -ENOMEM;
@@ -424,8 +433,8 @@ static bool start_job(struct hx_transfer *t, struct hx_job *j)
     struct hx_error err = {0};
     double when = 0;
     int host = -1;
-    int e = hx_remotes_choose(&t->remotes, j->file, j->allowed, j->req.avoid_host, t->now.mono,
-                              &when, &host, &err);
+    int e = hx_remotes_choose(&t->remotes, j->file, j->allowed, j->avoid_host, t->now.mono, &when,
+                              &host, &err);
     if (e == -EAGAIN) {
         if (host >= 0) {
             j->not_before = when;
@@ -472,8 +481,10 @@ static bool start_job(struct hx_transfer *t, struct hx_job *j)
         return true;
     }
     j->resolving = !j->api && l->state == HX_LINK_UNKNOWN;
-    if (j->resolving)
+    if (j->resolving) {
         l->state = HX_LINK_RESOLVING;
+        l->asked_at = t->now.mono;
+    }
     j->generation = l->generation;
     if (hx_job_launch(t, j) < 0) {
         hx_job_fail(t, j, -ENOMEM, "out of memory");
@@ -566,6 +577,38 @@ static void check_stalls(struct hx_transfer *t)
     }
 }
 
+/* A mirror that is far behind the others does not get to hold up the end: what it has not sent yet
+ * is asked for elsewhere. */
+static void check_slow(struct hx_transfer *t)
+{
+    for (size_t i = 0; i < t->n_jobs && t->remotes.n_endpoints > 1; i++) {
+        struct hx_job *j = t->jobs[i];
+        double age = t->now.mono - j->slow_start;
+        if (!j->easy || is_metadata(j))
+            continue;
+        if (!j->paused && age < t->stall_s / 3)
+            continue;
+        double rate = (double)j->slow_bytes / age;
+        double other =
+            hx_remotes_elsewhere(&t->remotes, j->file, j->allowed, j->endpoint, t->now.mono);
+        j->slow_start = t->now.mono;
+        j->slow_bytes = 0;
+        if (j->paused || j->n_moved >= MOST_MOVES || rate * SLOW_FACTOR >= other)
+            continue;
+        struct hx_load *l = &t->remotes.loads[j->endpoint];
+        if (!l->slow_noted)
+            hx_transfer_note(t, false, "%s gives %.0f kB/s, others more than %.0f times as much",
+                             hx_job_host(t, j)->origin, rate / 1e3, SLOW_FACTOR);
+        l->slow_noted = true;
+        if (j->got == 0)
+            hx_host_failed(hx_job_host(t, j), t->now.mono);
+        count_progress(j);
+        j->avoid_host = j->host;
+        j->n_moved++;
+        hx_job_requeue(t, j, false, 0, "another server is faster");
+    }
+}
+
 static void resume_paused(struct hx_transfer *t)
 {
     for (size_t i = 0; i < t->n_jobs; i++) {
@@ -575,6 +618,8 @@ static void resume_paused(struct hx_transfer *t)
         j->paused = false;
         j->window_start = t->now.mono;
         j->window_bytes = 0;
+        j->slow_start = t->now.mono;
+        j->slow_bytes = 0;
         curl_easy_pause(j->easy, CURLPAUSE_CONT);
     }
 }
@@ -714,6 +759,7 @@ struct hx_job *hx_transfer_add(struct hx_transfer *t, const struct hx_range_requ
     j->t = t;
     j->req = *req;
     j->allowed = allowed;
+    j->avoid_host = req->avoid_host;
     j->host = -1;
     t->jobs[t->n_jobs++] = j;
     return j;
@@ -801,6 +847,7 @@ int hx_transfer_poll(struct hx_transfer *t, int other_fd, int timeout_ms, struct
         tick(t);
         read_messages(t);
         check_stalls(t);
+        check_slow(t);
         if (t->bucket.rate > 0)
             resume_paused(t);
         start_jobs(t);

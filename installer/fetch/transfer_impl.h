@@ -25,6 +25,8 @@ struct hx_job {
     uint64_t reached, reached_before; /* farthest byte of the range so far */
     uint64_t progress;                /* bytes since the delays began anew */
     char why[256];
+    int avoid_host;   /* as in the request, or one that was too slow */
+    unsigned n_moved; /* times that it was taken from a slow endpoint */
 
     /* The attempt. */
     void *easy; /* NULL: queued */
@@ -36,8 +38,10 @@ struct hx_job {
     enum hx_verdict verdict;
     uint64_t start, want, got; /* of the range: skipped, expected behind that, received */
     int callback_error;
-    double window_start;
+    double window_start, begun;
     uint64_t window_bytes, discarded;
+    double slow_start; /* as window_start, for the comparison with other endpoints */
+    uint64_t slow_bytes;
     struct hx_response resp;
     char curl_text[256]; /* CURL_ERROR_SIZE */
     char snippet[2049];

@@ -280,6 +280,27 @@ def test_publication_fails(make_hub, make_fetch, faulty):
 
 
 @FUSE
+def test_journals_cannot_be_removed(make_hub, make_fetch, faulty):
+    """EIO at the very last step: the model is complete all the same, it is said, and the next run tidies up."""
+    hub = make_hub()
+    fetch = make_fetch(hub, models=faulty.point, rate=2_000_000)
+    p = fetch.start()
+    wait_for(lambda: hub.sent(".safetensors") > 100_000)     # every journal is there by now
+    faulty.fault("meta file=*.journal error=EIO")
+    r = fetch.wait(p, 60)
+    assert r.code == 0, r.text
+    assert "cannot be removed (Input/output error); the next run tries again" in r.text
+    fetch.check_model()
+    assert list(fetch.models.rglob("*.journal"))
+    faulty.fault("")
+    sent = hub.sent(".safetensors")
+    r = fetch.run()
+    fetch.check()
+    assert not list(fetch.models.rglob("*.journal"))
+    assert hub.sent(".safetensors") == sent, "nothing was asked for again"
+
+
+@FUSE
 @pytest.mark.long
 def test_every_operation_fails_once(make_hub, make_fetch, faulty, small):
     """EIO at the n-th change of the disk, for n = 0, 7, 14, ...: an error or success, never a wrong model."""

@@ -432,6 +432,48 @@ def test_plain_server_as_mirror(make_hub, make_fetch):
     fetch.check()
 
 
+def test_mirrors_share_the_work(make_hub, make_fetch):
+    """Two servers that give as much each do about half of it each, pieces of the same files among them."""
+    one, other = make_hub(), make_hub()
+    for h in (one, other):
+        h.fault("cdn", ".safetensors", rate=1_000_000)
+    fetch = make_fetch(one, other)
+    fetch.run(timeout=90)
+    fetch.check()
+    a, b = one.sent(".safetensors"), other.sent(".safetensors")
+    assert 0.25 < a / (a + b) < 0.75, (a, b)
+    assert {q.name for q in one.requests("cdn", ".safetensors")} & {q.name for q in other.requests("cdn", ".safetensors")}
+
+
+@pytest.mark.parametrize("slow_first", [True, False])
+def test_slow_mirror_holds_nothing_up(make_hub, make_fetch, slow_first):
+    """Fast enough not to stall, too slow to wait for: its pieces are asked for elsewhere."""
+    slow, fast = make_hub(), make_hub()
+    slow.fault("cdn", ".safetensors", rate=12_000)
+    fetch = make_fetch(*((slow, fast) if slow_first else (fast, slow)))
+    start = time.time()
+    r = fetch.run(timeout=90)
+    seconds = time.time() - start
+    fetch.check()
+    a, b = slow.sent(".safetensors"), fast.sent(".safetensors")
+    assert seconds < (a + b) / 12_000 / 8, "longer than eight connections to the slow one alone"
+    assert 0 < a < 0.2 * (a + b), (a, b)
+    assert "others more than 8 times as much" in r.text
+
+
+def test_mirror_that_never_answers(make_hub, make_fetch):
+    """Connections are accepted and nothing comes, the first choice of all."""
+    hub = make_hub()
+    fetch = make_fetch(hub, stall="3s")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen(64)
+        fetch.options["endpoints"] += f" mute=plain:http://127.0.0.1:{s.getsockname()[1]}"
+        r = fetch.run(timeout=90)
+    fetch.check()
+    assert hub.sent(".safetensors") > 0, r.text
+
+
 def test_mirror_without_content_range(make_hub, make_fetch):
     bad, good = make_hub(kind="plain"), make_hub()
     bad.fault("hub", headers={"Content-Range": None})

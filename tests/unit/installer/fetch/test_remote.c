@@ -98,6 +98,54 @@ static void in_order_of_preference(void **state)
     assert_int_equal(choose(6, -1, 0, &when), 1);
 }
 
+/* Equal mirrors share; one that gives a tenth gets a connection when the other has ten. */
+static void spread_by_what_they_give(void **state)
+{
+    (void)state;
+    double when;
+    const int order[] = {0, 1, 2, 0, 1, 2};
+    for (int i = 0; i < 6; i++) {
+        int e = choose(ALL, -1, 0, &when);
+        assert_int_equal(e, order[i]);
+        hx_remotes_began(&r, e);
+    }
+    /* A hundred bytes say nothing about speed, ten seconds do. */
+    hx_remotes_ended(&r, 0, 100, 1);
+    hx_remotes_ended(&r, 0, 100, 1);
+    assert_true(r.loads[0].speed == 0 && r.loads[0].active == 0);
+    hx_remotes_ended(&r, 1, 50 << 20, 1);
+    hx_remotes_ended(&r, 1, 50 << 20, 1);
+    hx_remotes_ended(&r, 2, 100, 10);
+    hx_remotes_ended(&r, 2, 100, 10);
+    assert_true(r.loads[1].speed > 50e6 && r.loads[2].speed < 100);
+    r.loads[0].speed = r.loads[1].speed / 10;
+    int n[3] = {0};
+    for (int i = 0; i < 22; i++) {
+        int e = choose(ALL, -1, 0, &when);
+        n[e]++;
+        hx_remotes_began(&r, e);
+    }
+    assert_int_equal(n[0], 2);
+    assert_int_equal(n[1], 20);
+    assert_int_equal(n[2], 0);
+}
+
+static void what_is_to_be_had_elsewhere(void **state)
+{
+    (void)state;
+    r.loads[0].speed = 1000;
+    r.loads[1].speed = 900;
+    r.loads[1].active = 2;
+    assert_true(hx_remotes_elsewhere(&r, f, ALL, 0, 5) == 300);
+    assert_true(hx_remotes_elsewhere(&r, f, ALL, 2, 5) == 1000);
+    assert_true(hx_remotes_elsewhere(&r, f, 1, 0, 5) == 0);
+    assert_true(hx_remotes_elsewhere(&r, f, 5, 0, 5) == 0); /* nothing is known of the third */
+    hx_host_wait(&r.hosts[r.endpoint_hosts[0]], HX_BUCKET_FILES, 10);
+    assert_true(hx_remotes_elsewhere(&r, f, ALL, 2, 5) == 300);
+    hx_host_out(&r.hosts[r.endpoint_hosts[1]], -EPROTO, "x");
+    assert_true(hx_remotes_elsewhere(&r, f, ALL, 2, 5) == 0);
+}
+
 static void a_failing_host_comes_last_for_a_while(void **state)
 {
     (void)state;
@@ -276,6 +324,8 @@ int main(void)
         T(one_entry_for_each_file_and_host),
         T(too_many_hosts),
         T(in_order_of_preference),
+        T(spread_by_what_they_give),
+        T(what_is_to_be_had_elsewhere),
         T(a_failing_host_comes_last_for_a_while),
         T(three_protocol_errors_in_a_row),
         T(out_for_the_run),
