@@ -186,8 +186,8 @@ struct update_cuts {
     uint64_t random;
 };
 
-/* Between two cuts, on average: twenty of them spread over five updates. */
-#define BETWEEN ((uint64_t)31 << 20)
+/* Between two cuts, on average: twenty of them spread over three updates. */
+#define BETWEEN ((uint64_t)18 << 20)
 
 /* Updates without end, in the machine: some are killed in the middle, as a crash would, and the
  * next one starts from what they left. */
