@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #define BLOCK   "/sys/class/block"
+#define KIT     "/run/hx170/kit"
+#define VERSION "/usr/share/hx170/version"
 #define AWAIT_S 20
 
 static bool on_usb(const struct hx_root *root, const char *name)
@@ -105,6 +107,30 @@ static bool mount_one(const char *device, const char *name)
     return mounted;
 }
 
+void hx_media_find_kit(const struct hx_setup *s, char out[HX_ROOT_PATH])
+{
+    char version[64], name[96];
+    out[0] = '\0';
+    if (hx_root_text(s->root, VERSION, version, sizeof(version)) < 0)
+        return;
+    snprintf(name, sizeof(name), "hx170-%s.kit", version);
+    hx_media_find(s, name, out);
+}
+
+/* The kernel reads an erofs out of a file. A kit that is none is left alone; hx-cards says what a
+ * bundle lacks. */
+static void mount_kit(const struct hx_setup *s)
+{
+    char kit[HX_ROOT_PATH];
+    struct stat here, above;
+    hx_media_find_kit(s, kit);
+    if (!*kit || (mkdir(KIT, 0755) < 0 && errno != EEXIST) || stat(KIT, &here) < 0 ||
+        stat(KIT "/..", &above) < 0 || here.st_dev != above.st_dev)
+        return;
+    if (mount(kit, KIT, "erofs", MS_RDONLY | MS_NOSUID | MS_NODEV, NULL) < 0)
+        rmdir(KIT);
+}
+
 void hx_media_mount(const struct hx_setup *s)
 {
     char names[HX_MEDIA_MAX][64];
@@ -114,6 +140,8 @@ void hx_media_mount(const struct hx_setup *s)
         snprintf(device, sizeof(device), "/dev/%s", names[i]);
         (void)mount_one(device, names[i]);
     }
+    if (usable(s))
+        mount_kit(s);
 }
 
 int hx_media_mount_device(const struct hx_setup *s, const char *device, struct hx_error *err)

@@ -58,6 +58,15 @@ static void test_media(void **state)
     assert_string_equal(names[1], "sda2");
     assert_string_equal(names[2], "sdb");
 
+    put(HX_MEDIA "/sda1/hx170-0.7.kit", "");
+    hx_media_find_kit(&s, found);
+    assert_string_equal(found, ""); /* the version is not known */
+    put("/usr/share/hx170/version", "0.8\n");
+    hx_media_find_kit(&s, found);
+    assert_string_equal(found, "");
+    put(HX_MEDIA "/sda2/hx170-0.8.kit", "");
+    hx_media_find_kit(&s, found);
+    assert_string_equal(found, HX_MEDIA "/sda2/hx170-0.8.kit");
     hx_media_find(&s, "authorized_keys", found);
     assert_string_equal(found, "");
     put(HX_MEDIA "/sda1/other", "");
