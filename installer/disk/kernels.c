@@ -108,6 +108,19 @@ static int sync_folder(int fd, const struct hx_disk_watch *watch, struct hx_erro
     return r;
 }
 
+/* A new name on FAT has neither size nor clusters until the file itself is synced: the folder's own
+ * sync leaves an empty file behind. */
+static int sync_entry(int folder, const char *file, struct hx_error *err)
+{
+    int fd = openat(folder, file, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    int r = 0;
+    if (fd < 0 || fsync(fd) < 0)
+        r = hx_fail_errno(err, errno, "ESP: %s: cannot sync", file);
+    if (fd >= 0)
+        close(fd);
+    return r;
+}
+
 int hx_kernels_remove(const char *esp, const char *file, const struct hx_disk_watch *watch,
                       struct hx_error *err)
 {
@@ -134,6 +147,8 @@ int hx_kernels_rename(const char *esp, const char *from, const char *to,
     r = announce(watch, to, err);
     if (r == 0 && renameat(fd, from, fd, to) < 0)
         r = hx_fail_errno(err, errno, "%s: cannot be renamed to %s", from, to);
+    if (r == 0)
+        r = sync_entry(fd, to, err);
     if (r == 0)
         r = sync_folder(fd, watch, err);
     close(fd);

@@ -107,6 +107,9 @@ static int look_at_entry(void *ctx, const struct hx_fatview_file *f)
     size_t len = strlen(f->name);
     if (f->is_folder || len < 5 || strcasecmp(f->name + len - 4, ".efi") != 0)
         return 0;
+    /* Without a PE header it is none for the boot loader. */
+    if (!f->n_bytes)
+        return 0;
     struct hx_error error;
     l->out->n_entries++;
     size_t have = strlen(l->out->versions);

@@ -61,4 +61,9 @@ int hx_kit_debugfs(struct hx_scene *s, const char *disk, unsigned number, const 
 int hx_kit_partition(const char *disk, unsigned number, uint64_t *at, uint64_t *n_bytes,
                      struct hx_error *err) HX_MUST;
 
+/* Whether the drive comes up from every boot entry, and has n_wanted of them: those of the image
+ * and of the bundle may be there. */
+int hx_kit_entries(struct hx_scene *s, const char *disk, const struct hx_kit_bundle *b,
+                   unsigned n_wanted, struct hx_error *err) HX_MUST;
+
 #endif

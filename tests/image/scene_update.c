@@ -102,6 +102,8 @@ int hx_scene_update(struct hx_scene *s, struct hx_error *err)
     if (!r)
         r = hx_kit_snapshot(s, path, err);
     if (!r)
+        r = hx_kit_entries(s, path, &b, 2, err);
+    if (!r)
         r = restart(s, err);
     if (!r)
         r = hx_kit_login(s, err);
