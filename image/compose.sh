@@ -146,6 +146,8 @@ make_accounts() {
 enable_units() {
     in_tools systemctl --root=/image/work/tree preset-all >"$work/preset.log" 2>&1 || die "preset: $(cat "$work/preset.log")"
     [ -L "$tree/etc/systemd/system/multi-user.target.wants/ssh.service" ] || die "ssh.service is not enabled; see $work/preset.log"
+    # A login starts no service manager of its own: nobody here has user services.
+    ln -sfn /dev/null "$tree/etc/systemd/system/user@.service"
     ln -sfn /usr/lib/systemd/system/multi-user.target "$tree/etc/systemd/system/default.target"
 }
 
