@@ -14,4 +14,8 @@ bench-engram-policy: $(ENGRAM_POLICY) $(BUILD)/data/tokenizer.json $(BUILD)/data
 # The figures of issue G; FIO_ARGS as tests/bench/engram_fio.sh explains.
 bench-engram-fio: $(O)/bin/hx-bench
 	$(Q)tests/bench/engram_fio.sh $(FIO_ARGS) $(O)/bin/hx-bench
-.PHONY: bench-engram-policy bench-engram-fio
+
+# Stalls of 2,000 decode steps, twice: 13 minutes. STEPS_ARGS as tests/bench/engram_steps.sh explains.
+bench-engram-steps: $(O)/bin/hx-bench
+	$(Q)tests/bench/engram_steps.sh $(STEPS_ARGS) $(O)/bin/hx-bench
+.PHONY: bench-engram-policy bench-engram-fio bench-engram-steps
