@@ -71,6 +71,8 @@ static const struct scenario {
     {"requests", LONG, 3000, "E1: a hundred requests through the tunnel", hx_scene_requests},
     {"nonet", LONG, 1800, "F1: no network at the first start, a cable later", hx_scene_no_network},
     {"damaged", LONG, 600, "I7: a damaged stick installs nothing", hx_scene_damaged},
+    {"driver", LONG, 3600, "a bundle: imported, built, armed, on trial, taken back by itself",
+     hx_scene_driver},
     {"drive", LONG, 900, "G: an Engram drive with a bad sector, a slow one, a pulled one",
      hx_scene_drive},
     {"repro", LONG, 900, "B1: two builds are alike, byte by byte", hx_scene_repro},

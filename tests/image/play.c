@@ -11,7 +11,7 @@
 #define LOOK_MS   100
 #define QUIET_MS  3000  /* a window is whole when nothing was painted for so long */
 #define SETTLE_MS 60000 /* most time for that */
-#define NEXT_MS   240000
+#define NEXT_MS   900000
 
 #define ENTER     "\r"
 #define KILL_LINE "\x15"
