@@ -1,7 +1,8 @@
 """Downloads the same files with several clients and prints a table: wall time until the bytes are on the disk, CPU time
 of the client for each GB, its largest resident set. The server's files come from its page cache; every client writes into
 a fresh folder of the same file system, which is synced inside the measured time. Rounds alternate between the clients and
-the fastest of each counts, because other work on the machine only ever slows one down.
+the fastest of each counts, because other work on the machine only ever slows one down. Two rows are no clients but the
+floor under them: the bytes received and thrown away, and one SHA-256 of them without any network.
 """
 import argparse
 import hashlib
@@ -101,6 +102,9 @@ def clients(args, url, files, folder, locks):
     address = [f"{url}/{REPO}/resolve/{COMMIT}/{f.name}" for f in files]
     out = {}
     pairs = [a for u, f in zip(address, files) for a in ("-o", folder / f.name, u)]
+    nowhere = [a for u in address for a in ("-o", "/dev/null", u)]
+    out["floor: received, thrown away"] = (["curl", "-sSfL", *nowhere], None)
+    out["floor: one SHA-256 from the page cache"] = (["openssl", "dgst", "-sha256", *files], None)
     out["curl, one at a time"] = (["curl", "-sSfL", *pairs], None)
     out["curl, 4 in parallel"] = (["curl", "-sSfL", "-Z", "--parallel-max", "4", *pairs], None)
     if shutil.which("aria2c"):
@@ -159,7 +163,8 @@ def main():
                 os.sync()
                 command, env = clients(args, url, files, folder, locks)[name]
                 results.setdefault(name, []).append(measure(command, folder, env))
-                same(files, folder)
+                if not name.startswith("floor"):
+                    same(files, folder)
             shutil.rmtree(folder, ignore_errors=True)
     finally:
         hub.send_signal(signal.SIGINT)
