@@ -317,6 +317,17 @@ static void test_arguments(void **state)
     assert_true(has(&args, "restrict=on"));
     assert_true(has(&args, "hostfwd=tcp:127.0.0.1:0-:22"));
     assert_false(has(&args, "guestfwd"));
+    assert_false(has(&args, "blkdebug"));
+    assert_false(has(&args, "-kernel"));
+    hx_vm_args_free(&args);
+    setup.kernel = "/k", setup.initrd = "/i", setup.cmdline = "quiet";
+    setup.disks[0].errors = "/rules";
+    setup.disks[0].removable = true;
+    assert_int_equal(hx_vm_args_make(&setup, &args, &err), 0);
+    assert_true(has(&args, "driver=blkdebug,file.config=/rules"));
+    assert_true(has(&args, "pcie-root-port,id=port0"));
+    assert_true(has(&args, "id=drive0,bus=port0"));
+    assert_true(has(&args, "-kernel"));
     hx_vm_args_free(&args);
 }
 
@@ -343,6 +354,17 @@ static void test_bad_setup(void **state)
           .n_disks = 1,
           .disks = {{.path = "/x", .bus = HX_VM_NVME}}},
          "serial number"},
+        {"kernel without initrd",
+         {.name = "a", .folder = "/tmp", .memory_mib = 64, .cpus = 1, .kernel = "/k"},
+         "initrd"},
+        {"error rules",
+         {.name = "a",
+          .folder = "/tmp",
+          .memory_mib = 64,
+          .cpus = 1,
+          .n_disks = 1,
+          .disks = {{.path = "/x", .bus = HX_VM_IDE, .errors = "/a,b"}}},
+         "error rules"},
         {"sector",
          {.name = "a",
           .folder = "/tmp",
