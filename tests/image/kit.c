@@ -120,7 +120,9 @@ int hx_kit_start(struct hx_scene *s, struct hx_error *err)
 {
     hx_vm_close(&s->vm);
     int r = hx_vm_start(&s->vm, &s->setup, err);
-    return r ? r : hx_vm_ssh_port(&s->vm, &s->ssh.port, err);
+    if (!r)
+        r = hx_vm_ssh_port(&s->vm, &s->ssh.port, err);
+    return r ? r : hx_vm_wait(&s->vm, HX_KIT_STARTS, s->deadline, err);
 }
 
 int hx_kit_login(struct hx_scene *s, struct hx_error *err)

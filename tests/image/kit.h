@@ -35,7 +35,9 @@ void hx_kit_path(const struct hx_scene *s, const char *name, const char *suffix,
  * and the answers as credential; further disks may be added before it is started. */
 int hx_kit_machine(struct hx_scene *s, const char *name, const char *from,
                    struct hx_error *err) HX_MUST;
-/* Starts what is described (again after hx_kit_cut) and learns the port. */
+/* The firmware's line at every start, and again behind a restart. */
+#define HX_KIT_STARTS "BdsDxe: starting"
+/* Starts what is described (again after hx_kit_cut), learns the port, waits for the firmware. */
 int hx_kit_start(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_kit_login(struct hx_scene *s, struct hx_error *err) HX_MUST;
 /* Power cut. */

@@ -434,8 +434,6 @@ int hx_scene_cuts_first(struct hx_scene *s, struct hx_error *err)
     for (int i = 0; i < N_CUTS && !r; i++) {
         int64_t wait = BEHIND_MS + (int64_t)(next_random(&random) % 35000);
         r = hx_kit_start(s, err);
-        if (!r)
-            r = hx_vm_wait(&s->vm, "BdsDxe: starting", s->deadline, err);
         if (!r && !hx_child_sleep(wait, s->deadline))
             r = hx_fail(err, -ETIMEDOUT, "no time left at cut %d", i);
         hx_kit_cut(s);

@@ -130,7 +130,7 @@ int hx_scene_lost_state(struct hx_scene *s, struct hx_error *err)
     if (!r)
         r = hx_vm_wait(&s->vm, "The machine starts again", s->deadline, err);
     if (!r)
-        r = hx_vm_wait(&s->vm, "BdsDxe: starting", s->deadline, err);
+        r = hx_vm_wait(&s->vm, HX_KIT_STARTS, s->deadline, err);
     /* The wizard, as on a new box. */
     if (!r)
         r = hx_vm_wait(&s->vm, "Step 1 of", s->deadline, err);
@@ -160,8 +160,6 @@ int hx_scene_reset(struct hx_scene *s, struct hx_error *err)
         r = hx_kit_power_off(s, err);
     for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]) && !r; i++) {
         r = hx_kit_start(s, err);
-        if (!r)
-            r = hx_vm_wait(&s->vm, "BdsDxe: starting", s->deadline, err);
         if (!r && !hx_child_sleep(cuts[i], s->deadline))
             r = hx_fail(err, -ETIMEDOUT, "no time left");
         hx_kit_cut(s);
