@@ -27,6 +27,7 @@ static const char usage[] =
     "  --shape NAME    released, or a folder with a config.json (default released)\n"
     "  --rank R/N      this share of the model (default 0/4; 0/1: all of it)\n"
     "  --experts FORM  fp4, or bits 1 to 8 of EXL3 (default 3)\n"
+    "  --ff N          inner width of the experts instead of the shape's\n"
     "  --local N       routes come from N experts of a layer (default 42; 0: from all)\n"
     "  --rows N,N,...  rows of a step (default 1,6)\n"
     "  --past N        tokens before them (default 64)\n"
@@ -41,7 +42,7 @@ static const char usage[] =
 
 struct bench {
     const char *shape, *backend;
-    int rank, n_ranks, bits, n_local, past, repeat, rows[MAX_ROWS], n_rows;
+    int rank, n_ranks, bits, n_ff, n_local, past, repeat, rows[MAX_ROWS], n_rows;
     bool synthetic, no_drafts, json;
     double phase_us, gb_s, join_us;
     struct hx_hparams hp;
@@ -141,15 +142,23 @@ static bool read_form(struct bench *b, const char *text)
 /* 0: go on; else the exit code. *stop: leave with it. */
 static int read_options(struct bench *b, int argc, char **argv, bool *stop)
 {
-    static const struct option options[] = {
-        {"synthetic", no_argument, NULL, 'y'},     {"shape", required_argument, NULL, 's'},
-        {"rank", required_argument, NULL, 'r'},    {"experts", required_argument, NULL, 'e'},
-        {"local", required_argument, NULL, 'l'},   {"rows", required_argument, NULL, 'n'},
-        {"past", required_argument, NULL, 'p'},    {"phase", required_argument, NULL, 't'},
-        {"link", required_argument, NULL, 'g'},    {"join", required_argument, NULL, 'u'},
-        {"no-drafts", no_argument, NULL, 'd'},     {"repeat", required_argument, NULL, 'm'},
-        {"backend", required_argument, NULL, 'b'}, {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},          {0}};
+    static const struct option options[] = {{"ff", required_argument, NULL, 'f'},
+                                            {"synthetic", no_argument, NULL, 'y'},
+                                            {"shape", required_argument, NULL, 's'},
+                                            {"rank", required_argument, NULL, 'r'},
+                                            {"experts", required_argument, NULL, 'e'},
+                                            {"local", required_argument, NULL, 'l'},
+                                            {"rows", required_argument, NULL, 'n'},
+                                            {"past", required_argument, NULL, 'p'},
+                                            {"phase", required_argument, NULL, 't'},
+                                            {"link", required_argument, NULL, 'g'},
+                                            {"join", required_argument, NULL, 'u'},
+                                            {"no-drafts", no_argument, NULL, 'd'},
+                                            {"repeat", required_argument, NULL, 'm'},
+                                            {"backend", required_argument, NULL, 'b'},
+                                            {"json", no_argument, NULL, 'j'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {0}};
     bool ok = true;
     *stop = true;
     for (int c; ok && (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -158,6 +167,7 @@ static int read_options(struct bench *b, int argc, char **argv, bool *stop)
         case 's': b->shape = optarg; break;
         case 'r': ok = read_rank(b, optarg); break;
         case 'e': ok = read_form(b, optarg); break;
+        case 'f': ok = number("ff", optarg, 32, 1 << 20, &b->n_ff); break;
         case 'l': ok = number("local", optarg, 0, 4096, &b->n_local); break;
         case 'n': ok = read_rows(b, optarg); break;
         case 'p': ok = number("past", optarg, 1, 1 << 20, &b->past); break;
@@ -227,8 +237,12 @@ static int open_rank(struct bench *b, struct hx_error *err)
         r = hx_hparams_load(b->shape, &b->hp, err);
     if (r == 0)
         r = hx_maps_derive(&b->hp, &b->maps, err);
+    if (r == 0 && b->n_ff > 0 && b->n_ff % 32 != 0)
+        r = hx_fail(err, -EINVAL, "--ff %d: expected a multiple of 32", b->n_ff);
     if (r < 0)
         return r;
+    if (b->n_ff > 0)
+        b->hp.n_ff = b->n_ff;
     if (b->n_local > b->hp.n_expert)
         b->n_local = 0;
     memset(b->form, b->bits, sizeof(b->form));

@@ -108,6 +108,15 @@ def test_step_whole():
     assert [(r["kind"], r["joins"]) for r in rows] == [("step", 0), ("draft", 0)]
 
 
+def test_step_of_unequal_shares():
+    """Seven blocks on four ranks: weights of all ranks together are those of the whole and the copies."""
+    def weights(rank):
+        return lines(call("hx-bench", "step", "--synthetic", "--shape", MODEL, "--rank", rank, "--ff", "896", "--rows",
+                          "1", "--repeat", "1", "--no-drafts", "--local", "0", "--json"))[0]["weight_bytes"]
+    parts = [weights(f"{r}/4") for r in range(4)]
+    assert sum(parts) > weights("0/1") > max(parts)
+
+
 def test_step_bad_arguments():
     for arguments, word in (([], "--synthetic"), (["--synthetic", "--rank", "4/4"], "--rank is '4/4'"),
                             (["--synthetic", "--rank", "0/3"], "N 1, 2 or 4"),
@@ -120,6 +129,8 @@ def test_step_bad_arguments():
                             (["--synthetic", MODEL], "options only")):
         refused(call("hx-bench", "step", *arguments), 64, word)
     refused(call("hx-bench", "step", "--synthetic", "--shape", "/nowhere"), 66, "/nowhere/config.json")
+    refused(call("hx-bench", "step", "--synthetic", "--shape", MODEL, "--ff", "48"), 65, "multiple of 32")
+    refused(call("hx-bench", "step", "--synthetic", "--shape", MODEL, "--ff", "160"), 65, "inner width of 160")
     refused(call("hx-bench", "step", "--synthetic", "--shape", MODEL, "--local", "1"), 65, "routes from 1 experts")
 
 
