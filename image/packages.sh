@@ -35,7 +35,8 @@ need_root
 command -v mmdebstrap >/dev/null || die "mmdebstrap is missing: make setup installs it"
 
 # Processor microcode and network firmware, in the image alone, are in a component of their own.
-components=$([ "$name" = image ] && echo " non-free-firmware" || true)
+components=
+[ "$name" != image ] || components=" non-free-firmware"
 
 # The Debian repositories this machine uses, with Debian 13's suites.
 sources() {
