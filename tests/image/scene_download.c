@@ -287,18 +287,20 @@ static int flip_a_bit(struct hx_scene *s, struct hx_mirror *m, struct hx_error *
 {
     static const struct hx_check damage[] = {
         {"bit rot",
-         "hx root sh -c 'f=$(ls /srv/models/current/engram/*.safetensors | head -1); "
-         "printf X | dd of=$f bs=1 seek=3000000 conv=notrunc status=none; sync; "
-         "echo 3 > /proc/sys/vm/drop_caches'",
+         "hx root sh -c 'f=$(ls -S /srv/models/current/*/*.safetensors | head -1); printf rot | "
+         "dd of=$f bs=1 seek=3000000 conv=notrunc status=none; sync; echo 3 > "
+         "/proc/sys/vm/drop_caches'",
          NULL},
         {"on demand", "hx-fetch verify --check; test $? -eq 65", NULL},
         {"on schedule", "hx root systemctl start hx-verify; test $? -ne 0", NULL},
+        {"its verdict", "systemctl is-failed hx-verify", "failed\n"},
+        {"seen", "hx root systemctl reset-failed hx-verify", NULL},
     };
     unsigned n = 0;
     uint64_t sent = 0;
     int r = next_fault(m, NULL, &sent, err);
     if (!r)
-        r = hx_scene_checks(s, damage, 3, err);
+        r = hx_scene_checks(s, damage, sizeof(damage) / sizeof(damage[0]), err);
     /* The timer's unit hands over to the download by itself. */
     if (!r)
         r = await(s, "the repair",
