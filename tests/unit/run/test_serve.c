@@ -3,6 +3,9 @@
 
 #include <hx/request.h>
 
+#include "model/forward.h"
+#include "run/memory_plan.h"
+
 #define N_TOK   24
 #define N_OTHER 8
 
@@ -211,9 +214,47 @@ static void test_cancel_storm(void **state)
     hx_engine_close(e);
 }
 
+/* KV state that leaves no room for a pass of 65,536 rows is refused before anything is read; a pool
+ * of the engine's own size gives way. */
+static void test_memory_beside_the_pool(void **state)
+{
+    const int64_t free_now = (int64_t)hx_memory_available(), gib = (int64_t)1 << 30;
+    struct hx_engine_options o = {.model_dir = MODEL_DIR,
+                                  .engram_slow_ms = 60000,
+                                  .backend = "cpu",
+                                  .max_sequences = 1,
+                                  .prefill_chunk = 65536,
+                                  .queue = 4};
+    struct hx_hparams hp;
+    struct hx_maps maps;
+    struct hx_kv_memory block;
+    size_t work, pinned;
+    struct hx_engine *e = NULL;
+    struct hx_error err;
+    (void)state;
+    CHECK(hx_hparams_load(MODEL_DIR, &hp, ERR));
+    CHECK(hx_maps_derive(&hp, &maps, ERR));
+    hx_forward_memory(&hp, &maps, 1, o.prefill_chunk + 1, 1, false, &work, &pinned);
+    const struct hx_kv_options one = {.n_blocks = 1, .n_seqs = 1};
+    CHECK(hx_kv_memory(&hp, &maps, &one, &block, ERR));
+    /* The others of the machine may take or leave half of a pass meanwhile. */
+    int64_t left = (int64_t)work / 2,
+            tokens = (free_now - left) / (int64_t)block.block * HX_KV_BLOCK_TOK;
+    if (free_now < 4 * gib || work < (size_t)gib / 2 || tokens > INT32_MAX)
+        skip();
+    o.kv_tokens = tokens;
+    assert_int_equal(hx_engine_open(&o, &e, &err), -ENOMEM);
+    if (!strstr(err.text, "rank 0 needs ") || !strstr(err.text, "lower kv_tokens"))
+        fail_msg("%s", err.text);
+    o.kv_tokens = 0;
+    CHECK(hx_engine_open(&o, &e, ERR));
+    hx_engine_close(e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory_beside_the_pool),
         cmocka_unit_test(test_batch_equals_alone),
         cmocka_unit_test(test_engine_equals_rank),
         cmocka_unit_test(test_resume_after_preemption),
