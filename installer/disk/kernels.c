@@ -73,6 +73,10 @@ int hx_kernels_list(const char *esp, struct hx_kernels *out, struct hx_error *er
             !S_ISREG(st.st_mode))
             continue;
         k.n_bytes = (uint64_t)st.st_size;
+        /* What a power cut in the middle of a rename can leave on FAT; the boot loader passes it
+         * over. */
+        if (!k.n_bytes)
+            k.left = 0;
         if (out->n == HX_KERNELS_MAX)
             r = hx_fail(err, -EFBIG, "%s: more than %d kernel images", esp, HX_KERNELS_MAX);
         else

@@ -13,7 +13,7 @@
 struct hx_kernel {
     char file[96]; /* in EFI/Linux */
     char version[HX_VERSION_MAX];
-    int left; /* tries; -1: blessed, no counter */
+    int left; /* tries; -1: blessed, no counter; 0 also for an empty file */
     uint64_t n_bytes;
 };
 

@@ -252,6 +252,26 @@ def test_healthy_start_that_does_not_end(installed):
     assert not (m.root / "var/lib/hx170/check/last-good").exists()
 
 
+def test_empty_kernel_image(installed):
+    """What a power cut in a change of names can leave: no boot entry, neither blessed nor on trial."""
+    m = installed
+    bundle, _ = m.make_bundle()
+    assert m.update("install", bundle)[0] == 0
+    (m.esp / "EFI/Linux/hx170_1.10+3.efi").write_bytes(b"")
+    state = json.loads(m.update("status", "--json")[1])
+    assert (state["state"], state["other_state"], state["next"]) == ("good", "failed", "1.2")
+    # An empty name beside the one that counts changes nothing, and the next update clears it away.
+    (m.esp / "EFI/Linux/hx170_1.2+2-1.efi").write_bytes(b"")
+    assert m.update("install", bundle)[0] == 0
+    assert [k for k in kernels(m) if k.startswith("hx170_1.10")] == ["hx170_1.10+3.efi"]
+    assert (m.esp / "EFI/Linux/hx170_1.10+3.efi").stat().st_size == 250_000
+    # The running version only under an empty name: not proven.
+    os.rename(m.esp / "EFI/Linux/hx170_1.2.efi", m.esp / "EFI/Linux/hx170_1.2+2-1.efi")
+    (m.esp / "EFI/Linux/hx170_1.2.efi").write_bytes(b"")
+    status, _, err = m.update("install", bundle)
+    assert status == 75 and "has not proven itself yet (2 tries left)" in err
+
+
 def test_reason_of_a_rollback(installed):
     m = installed
     bundle, root_hash = m.make_bundle()
