@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "image/child.h"
 #include "image/writelog.h"
 
 #define SECTOR 512u
@@ -99,6 +100,72 @@ static void test_replay(void **state)
     hx_writelog_close(&log);
 }
 
+/* A log that QEMU itself wrote: replayed, it gives the drive that QEMU left. */
+static void test_log_of_qemu(void **state)
+{
+    (void)state;
+    char options[400], image[80];
+    struct hx_buf out = HX_BUF_INIT(1 << 20);
+    struct hx_error err;
+    int code = -1, fd;
+    snprintf(image, sizeof(image), "%s.image", drive_path);
+    snprintf(options, sizeof(options),
+             "driver=blklogwrites,file.driver=raw,file.file.driver=file,file.file.filename=%s,"
+             "log.driver=file,log.filename=%s,log-sector-size=512",
+             image, log_path);
+    const char *const argv[] = {"qemu-io",
+                                "--image-opts",
+                                options,
+                                "-c",
+                                "write -P 0xaa 1024 1k",
+                                "-c",
+                                "flush",
+                                "-c",
+                                "write -z 8k 4k",
+                                "-c",
+                                "write -P 0xcc 9k 512",
+                                "-c",
+                                "discard 64k 64k",
+                                "-c",
+                                "write -P 0xbb 0 512",
+                                "-c",
+                                "flush",
+                                NULL};
+    fd = open(image, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    assert_int_equal(ftruncate(fd, 1 << 20), 0);
+    assert_int_equal(truncate(drive_path, 1 << 20), 0);
+    int r = hx_child_run(argv, NULL, &out, &code, hx_child_clock() + 60000, &err);
+    if (r == -ENOENT) {
+        close(fd);
+        unlink(image);
+        skip();
+    }
+    assert_int_equal(r, 0);
+    assert_int_equal(code, 0);
+    struct hx_writelog log;
+    struct hx_writelog_entry e;
+    int n_flushes = 0, n_discards = 0, drive = open(drive_path, O_RDWR);
+    assert_int_equal(hx_writelog_open(&log, log_path, &err), 0);
+    while ((r = hx_writelog_next(&log, &e, &err)) == 1) {
+        assert_int_equal(hx_writelog_apply(&log, &e, drive, &err), 0);
+        n_flushes += e.is_flush;
+        n_discards += e.is_discard;
+    }
+    assert_int_equal(r, 0);
+    assert_true(n_flushes >= 2);
+    assert_int_equal(n_discards, 1);
+    static uint8_t have[64 << 10], want[64 << 10];
+    assert_int_equal(pread(drive, have, sizeof(have), 0), sizeof(have));
+    assert_int_equal(pread(fd, want, sizeof(want), 0), sizeof(want));
+    assert_memory_equal(have, want, sizeof(want));
+    assert_int_equal(want[9 << 10], 0xcc);
+    hx_writelog_close(&log);
+    close(drive);
+    close(fd);
+    unlink(image);
+    hx_buf_done(&out);
+}
+
 static void test_bad_logs(void **state)
 {
     (void)state;
@@ -146,6 +213,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_replay, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_log_of_qemu, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_logs, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_entry_beyond_all_drives, set_up, tear_down),
     };
