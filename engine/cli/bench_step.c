@@ -34,6 +34,7 @@ static const char usage[] =
     "  --phase US      fixed cost of one phase of a join (default 2.9)\n"
     "  --link GB/S     rate of a rank's link (default 6.5)\n"
     "  --join US       every join takes this instead\n"
+    "  --layers        one layer of each kind instead of a step\n"
     "  --no-drafts     without the drafter\n"
     "  --repeat N      measurements of each (1-99, default 5)\n"
     "  --backend NAME  back end (default cpu)\n"
@@ -43,7 +44,7 @@ static const char usage[] =
 struct bench {
     const char *shape, *backend;
     int rank, n_ranks, bits, n_ff, n_local, past, repeat, rows[MAX_ROWS], n_rows;
-    bool synthetic, no_drafts, json;
+    bool synthetic, layers, no_drafts, json;
     double phase_us, gb_s, join_us;
     struct hx_hparams hp;
     struct hx_maps maps;
@@ -142,23 +143,16 @@ static bool read_form(struct bench *b, const char *text)
 /* 0: go on; else the exit code. *stop: leave with it. */
 static int read_options(struct bench *b, int argc, char **argv, bool *stop)
 {
-    static const struct option options[] = {{"ff", required_argument, NULL, 'f'},
-                                            {"synthetic", no_argument, NULL, 'y'},
-                                            {"shape", required_argument, NULL, 's'},
-                                            {"rank", required_argument, NULL, 'r'},
-                                            {"experts", required_argument, NULL, 'e'},
-                                            {"local", required_argument, NULL, 'l'},
-                                            {"rows", required_argument, NULL, 'n'},
-                                            {"past", required_argument, NULL, 'p'},
-                                            {"phase", required_argument, NULL, 't'},
-                                            {"link", required_argument, NULL, 'g'},
-                                            {"join", required_argument, NULL, 'u'},
-                                            {"no-drafts", no_argument, NULL, 'd'},
-                                            {"repeat", required_argument, NULL, 'm'},
-                                            {"backend", required_argument, NULL, 'b'},
-                                            {"json", no_argument, NULL, 'j'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {0}};
+    static const struct option options[] = {
+        {"ff", required_argument, NULL, 'f'},      {"layers", no_argument, NULL, 'a'},
+        {"synthetic", no_argument, NULL, 'y'},     {"shape", required_argument, NULL, 's'},
+        {"rank", required_argument, NULL, 'r'},    {"experts", required_argument, NULL, 'e'},
+        {"local", required_argument, NULL, 'l'},   {"rows", required_argument, NULL, 'n'},
+        {"past", required_argument, NULL, 'p'},    {"phase", required_argument, NULL, 't'},
+        {"link", required_argument, NULL, 'g'},    {"join", required_argument, NULL, 'u'},
+        {"no-drafts", no_argument, NULL, 'd'},     {"repeat", required_argument, NULL, 'm'},
+        {"backend", required_argument, NULL, 'b'}, {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},          {0}};
     bool ok = true;
     *stop = true;
     for (int c; ok && (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -174,6 +168,7 @@ static int read_options(struct bench *b, int argc, char **argv, bool *stop)
         case 't': ok = real("phase", optarg, 0, 1e6, &b->phase_us); break;
         case 'g': ok = real("link", optarg, 1e-3, 1e4, &b->gb_s); break;
         case 'u': ok = real("join", optarg, 0, 1e6, &b->join_us); break;
+        case 'a': b->layers = true; break;
         case 'd': b->no_drafts = true; break;
         case 'm': ok = number("repeat", optarg, 1, MAX_REPEAT, &b->repeat); break;
         case 'b': b->backend = optarg; break;
@@ -228,15 +223,13 @@ static int check_memory(struct bench *b, const struct hx_rank_options *o, struct
     return r;
 }
 
-static int open_rank(struct bench *b, struct hx_error *err)
+static int load_shape(struct bench *b, struct hx_error *err)
 {
-    int n_tok = b->past + 3 * b->n_rows * (WARM_UP + b->repeat) + most_rows(b), r = 0;
+    int r = 0;
     if (strcmp(b->shape, "released") == 0)
         hx_hparams_released(&b->hp);
     else
         r = hx_hparams_load(b->shape, &b->hp, err);
-    if (r == 0)
-        r = hx_maps_derive(&b->hp, &b->maps, err);
     if (r == 0 && b->n_ff > 0 && b->n_ff % 32 != 0)
         r = hx_fail(err, -EINVAL, "--ff %d: expected a multiple of 32", b->n_ff);
     if (r < 0)
@@ -245,6 +238,16 @@ static int open_rank(struct bench *b, struct hx_error *err)
         b->hp.n_ff = b->n_ff;
     if (b->n_local > b->hp.n_expert)
         b->n_local = 0;
+    return 0;
+}
+
+/* Opens the model of b->hp. */
+static int open_rank(struct bench *b, struct hx_error *err)
+{
+    int n_tok = b->past + 3 * b->n_rows * (WARM_UP + b->repeat) + most_rows(b);
+    int r = hx_maps_derive(&b->hp, &b->maps, err);
+    if (r < 0)
+        return r;
     memset(b->form, b->bits, sizeof(b->form));
     b->syn = (struct hx_synthetic){
         .hp = &b->hp, .bits = b->bits ? b->form : NULL, .n_local = b->n_local, .seed = 170};
@@ -272,6 +275,20 @@ static int open_rank(struct bench *b, struct hx_error *err)
     b->tokens = malloc((size_t)rows * sizeof(*b->tokens));
     b->logits = malloc((size_t)most_rows(b) * (size_t)b->hp.n_vocab * sizeof(*b->logits));
     return b->tokens && b->logits ? 0 : hx_fail(err, -ENOMEM, "out of memory");
+}
+
+static void close_rank(struct bench *b)
+{
+    hx_kv_seq_free(b->kv);
+    hx_rank_close(b->r);
+    hx_comm_close(b->comm);
+    free(b->tokens);
+    free(b->logits);
+    b->kv = NULL;
+    b->r = NULL;
+    b->comm = NULL;
+    b->tokens = NULL;
+    b->logits = NULL;
 }
 
 /* ---- measuring ---- */
@@ -400,6 +417,100 @@ static int measure_all(struct bench *b, struct hx_error *err)
     return r;
 }
 
+/* ---- layers ---- */
+
+/* One layer of each kind (spec performance.md 4.2, S1), as the last one of a small model; what it
+ * takes is that model's step less the step of the model without it. */
+#define N_KINDS 8
+static const struct {
+    const char *name; /* NULL: there to be subtracted */
+    int n_layer, ratio[3];
+    bool kv[3], index[3];
+    int candidate, less;
+    bool engram;
+} kinds[N_KINDS] = {
+    {NULL, 1, {2}, {true}, {true}, -1, -1, false},
+    {"owner, ratio 1, candidates", 2, {2, 1}, {true, true}, {true, true}, 1, 0, false},
+    {"owner, ratio 2", 2, {2, 2}, {true, true}, {true, true}, -1, 0, false},
+    {"window", 2, {2, 0}, {true}, {true}, -1, 0, false},
+    {"window, Engram", 2, {2, 0}, {true}, {true}, -1, 0, true},
+    {"reader, ratio 2", 2, {2, 2}, {true}, {true}, -1, 0, false},
+    {"reader, ratio 1", 3, {2, 1, 1}, {true, true}, {true, true}, 1, 1, false},
+    {"index in candidates", 3, {2, 1, 1}, {true, true}, {true, true, true}, 1, 1, false},
+};
+
+static void small_model(const struct hx_hparams *from, int kind, struct hx_hparams *h)
+{
+    *h = *from;
+    h->released_size = false;
+    h->n_layer = kinds[kind].n_layer;
+    h->n_draft_layer = h->n_target = h->n_kv_source = h->n_index_source = 0;
+    for (int il = 0; il < h->n_layer; il++) {
+        h->ratio[il] = kinds[kind].ratio[il];
+        if (kinds[kind].kv[il])
+            h->kv_source_id[h->n_kv_source++] = il;
+        if (kinds[kind].index[il])
+            h->index_source_id[h->n_index_source++] = il;
+    }
+    h->candidate_source = kinds[kind].candidate;
+    h->n_engram = kinds[kind].engram;
+    h->engram_layer[0] = 1;
+}
+
+/* Fastest step of each number of rows, without the time of joins: what disturbs one of two steps
+ * would be all of their difference. */
+static int time_model(struct bench *b, double least[MAX_ROWS], struct hx_error *err)
+{
+    struct hx_rng g;
+    hx_rng_seed(&g, 170);
+    int r = open_rank(b, err);
+    if (r == 0 && b->comm)
+        hx_comm_delay_set(b->comm, &(struct hx_comm_link){0, 0, 1, 0});
+    if (r == 0)
+        r = fill_context(b, &g, err);
+    for (int k = 0; r == 0 && k < b->n_rows; k++) {
+        double t[MAX_REPEAT], one;
+        for (int i = -WARM_UP; r == 0 && i < b->repeat; i++) {
+            r = one_step(b, &g, b->rows[k], &one, err);
+            if (i >= 0)
+                t[i] = one;
+        }
+        qsort(t, (size_t)b->repeat, sizeof(*t), by_value);
+        least[k] = t[0];
+    }
+    close_rank(b);
+    return r;
+}
+
+static int measure_layers(struct bench *b, struct hx_error *err)
+{
+    struct hx_hparams whole = b->hp;
+    double least[N_KINDS][MAX_ROWS];
+    b->no_drafts = true;
+    if (!b->json)
+        printf(
+            "rank %d of %d, one layer of each kind, without joins, random values\n%-28s %5s %12s\n",
+            b->rank, b->n_ranks, "layer", "rows", "us");
+    for (int i = 0; i < N_KINDS; i++) {
+        if (kinds[i].engram && whole.n_engram == 0)
+            continue;
+        small_model(&whole, i, &b->hp);
+        int r = time_model(b, least[i], err);
+        if (r < 0)
+            return hx_wrap(err, r, "layer '%s'", kinds[i].name ? kinds[i].name : "first");
+        for (int k = 0; kinds[i].name && k < b->n_rows; k++) {
+            double us = (least[i][k] - least[kinds[i].less][k]) * 1e6;
+            printf(b->json ? "{\"kind\":\"layer\",\"name\":\"%s\",\"rows\":%d,\"us\":%.1f,"
+                             "\"rank\":\"%d/%d\",\"experts\":%d,\"backend\":\"%s\","
+                             "\"synthetic\":true}\n"
+                           : "%-28s %5d %12.1f\n",
+                   kinds[i].name, b->rows[k], us, b->rank, b->n_ranks, b->bits, b->backend);
+            fflush(stdout);
+        }
+    }
+    return 0;
+}
+
 int hx_bench_step(int argc, char **argv)
 {
     struct bench *b = calloc(1, sizeof(*b));
@@ -427,16 +538,16 @@ int hx_bench_step(int argc, char **argv)
         free(b);
         return code;
     }
-    int r = open_rank(b, &err);
-    if (r == 0)
+    int r = load_shape(b, &err);
+    if (r == 0 && b->layers)
+        r = measure_layers(b, &err);
+    else if (r == 0)
+        r = open_rank(b, &err);
+    if (r == 0 && !b->layers)
         r = measure_all(b, &err);
     if (r < 0)
         fprintf(stderr, "hx-bench: %s\n", err.text);
-    hx_kv_seq_free(b->kv);
-    hx_rank_close(b->r);
-    hx_comm_close(b->comm);
-    free(b->tokens);
-    free(b->logits);
+    close_rank(b);
     free(b);
     return hx_bench_exit(r);
 }

@@ -108,6 +108,15 @@ def test_step_whole():
     assert [(r["kind"], r["joins"]) for r in rows] == [("step", 0), ("draft", 0)]
 
 
+def test_layers():
+    rows = lines(call("hx-bench", "step", "--synthetic", "--layers", "--shape", MODEL, "--rank", "2/4", "--rows", "1,3",
+                      "--repeat", "3", "--json"))
+    names = ["owner, ratio 1, candidates", "owner, ratio 2", "window", "window, Engram", "reader, ratio 2",
+             "reader, ratio 1", "index in candidates"]
+    assert [(r["name"], r["rows"]) for r in rows] == [(name, n) for name in names for n in (1, 3)]
+    assert all(r["kind"] == "layer" and r["rank"] == "2/4" and abs(r["us"]) < 1e8 for r in rows)
+
+
 def test_step_of_unequal_shares():
     """Seven blocks on four ranks: weights of all ranks together are those of the whole and the copies."""
     def weights(rank):
