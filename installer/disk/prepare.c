@@ -87,7 +87,15 @@ static int put_file(const struct hx_root *root, const char *esp, const char *nam
         r = esp_path(root, esp, name, path, err);
     if (r == 0 && mkdir(folder, 0755) < 0 && errno != EEXIST)
         r = hx_fail_errno(err, errno, "%s: cannot make it", folder);
-    return r < 0 ? r : hx_file_replace(path, text, strlen(text), err);
+    if (r == 0)
+        r = hx_file_replace(path, text, strlen(text), err);
+    /* On FAT the new name stands for an empty file until the file itself is synced. */
+    int fd = r == 0 ? open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC) : -1;
+    if (r == 0 && (fd < 0 || fsync(fd) < 0))
+        r = hx_fail_errno(err, errno, "%s: cannot sync", path);
+    if (fd >= 0)
+        close(fd);
+    return r;
 }
 
 static int drop_file(const struct hx_root *root, const char *esp, const char *name,
@@ -131,7 +139,10 @@ int hx_reset_pending(const struct hx_root *root, const char *esp, enum hx_reset_
         return r;
     text[strcspn(text, "\r\n")] = '\0';
     r = hx_reset_parse(text, out);
-    if (r < 0)
+    /* The power went while it was written: nobody was told that it is asked for. */
+    if (len == 0)
+        r = hx_fail(err, -ENOENT, "%s: empty", path);
+    else if (r < 0)
         hx_fail(err, r, "%s: '%.20s' is no level of reset", path, text);
     free(text);
     return r;

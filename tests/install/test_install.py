@@ -297,6 +297,15 @@ def test_reset_that_was_cut_off(machine):
     assert not (machine.esp / "hx170/reset").exists()
 
 
+def test_reset_request_that_was_cut_off(machine):
+    """An empty name is what a power cut leaves on FAT: no request, and no reason to stop a start."""
+    state, _ = prepared(machine)
+    machine.put("efi/hx170/reset", "")
+    assert machine.install("prepare")[0] == 0
+    assert label(state) == "state"
+    assert machine.install("prepare", "--config")[0] == 0
+
+
 def test_reset_request_that_is_damaged(machine):
     state, _ = prepared(machine)
     machine.put("efi/hx170/reset", "all of it\n")
