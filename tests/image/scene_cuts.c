@@ -192,9 +192,9 @@ struct update_cuts {
 /* Updates without end, in the machine: some are killed in the middle, as a crash would, and the
  * next one starts from what they left. */
 static const char updating[] =
-    "sudo sh -c 'while :; do timeout -s KILL 45 hx-update install /dev/vda; "
-    "timeout -s KILL 20 hx-update install /dev/vdb; hx-update install /dev/vda; done' "
-    ">/tmp/updates.log 2>&1 </dev/null &";
+    "sudo systemd-run --quiet --unit=updates sh -c 'while :; do "
+    "timeout -s KILL 45 hx-update install /dev/vda; timeout -s KILL 20 hx-update install /dev/vdb; "
+    "hx-update install /dev/vda; done'";
 
 static int cut_update(struct hx_scene *s, struct update_cuts *c, int i, struct hx_error *err)
 {
