@@ -63,7 +63,13 @@ static void test_row_sizes(void **state)
     /* The three ratio-2 sources keep 8 rows of (u, g) in float32. */
     assert_int_equal(l.slot_bytes, 40 * l.window_bytes + 3 * 8 * 1024 * 4);
     assert_true(l.window_bytes >= 144 * 528 && l.window_bytes < 144 * 528 + 256);
-    assert_int_equal(hx_kv_bytes(&hp, &maps, &opt), 10 * l.block_bytes + 5 * l.slot_bytes);
+    struct hx_kv_memory m;
+    CHECK(hx_kv_memory(&hp, &maps, &opt, &m, ERR));
+    assert_int_equal(m.block, l.block_bytes);
+    assert_int_equal(m.blocks, 10 * l.block_bytes);
+    assert_int_equal(m.slots, 5 * l.slot_bytes);
+    assert_true(m.views >= 2 * (10 * sizeof(int32_t) + 120 * sizeof(struct hx_kv_stream)));
+    assert_int_equal(hx_kv_bytes(&hp, &maps, &opt), m.blocks + m.slots + m.views);
     /* Every part has its own bytes. */
     assert_int_equal(l.comp[2].scale_offset, 32 * 256);
     assert_int_equal(l.key[2].data_offset, 32 * 288);
