@@ -212,6 +212,9 @@ static void empty_initrd(void)
         }
     unlink("/modules/order");
     unlink("/init");
+    /* 22 MB that the processor has taken long before. */
+    unlink("/kernel/x86/microcode/GenuineIntel.bin");
+    unlink("/kernel/x86/microcode/AuthenticAMD.bin");
 }
 
 static int leave_word(const char *path, const char *text, struct hx_error *err)
