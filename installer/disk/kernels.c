@@ -12,11 +12,13 @@
 #include "base/file.h"
 #include "base/sha256.h"
 
-#define FOLDER "EFI/Linux"
-#define FRESH  "hx170.new" /* no .efi: the boot loader passes it over */
-#define PREFIX "hx170_"
-#define SUFFIX ".efi"
-#define SPARE  (64u << 10) /* clusters of folders */
+#define FOLDER     "EFI/Linux"
+#define FRESH      "hx170.new" /* no .efi: the boot loader passes it over */
+#define STALE      8           /* such names at most: hx170.new, hx170.new1 ... */
+#define PREFIX     "hx170_"
+#define FRESH_SIZE 16
+#define SUFFIX     ".efi"
+#define SPARE      (64u << 10) /* clusters of folders */
 
 static bool parse(const char *name, struct hx_kernel *out)
 {
@@ -189,20 +191,52 @@ static int copy(int to, const struct hx_disk *from, uint64_t offset, uint64_t n_
     return r;
 }
 
+/* Whether a file of that size may share its clusters with a kernel image: on FAT a change of names
+ * that was cut off leaves both names, and removing one would take the data from the other. */
+static bool is_shared(const struct hx_kernels *list, uint64_t n_bytes)
+{
+    for (int i = 0; i < list->n; i++)
+        if (n_bytes && list->image[i].n_bytes == n_bytes)
+            return true;
+    return false;
+}
+
+/* A new file under the first name that is free. What an earlier update left half copied goes. */
+static int open_fresh(int folder, const struct hx_kernels *list, char name[FRESH_SIZE],
+                      struct hx_error *err)
+{
+    struct stat st;
+    for (int i = 0; i < STALE; i++) {
+        snprintf(name, FRESH_SIZE, i ? FRESH "%d" : FRESH, i);
+        if (fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+            (is_shared(list, (uint64_t)st.st_size) || unlinkat(folder, name, 0) < 0))
+            continue;
+        int fd = openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+        return fd < 0 ? hx_fail_errno(err, errno, "ESP: cannot make %s", name) : fd;
+    }
+    return hx_fail(err, -ENOSPC,
+                   "ESP: no free name of " FOLDER "/" FRESH "; check it with fsck.vfat");
+}
+
 int hx_kernels_put(const char *esp, const char *file, const struct hx_disk *from, uint64_t offset,
                    uint64_t n_bytes, const char *sha256, const struct hx_disk_watch *watch,
                    struct hx_error *err)
 {
-    int folder;
-    int r = open_folder(esp, &folder, err);
-    if (r < 0)
+    int folder, fd = -1;
+    char fresh[FRESH_SIZE] = FRESH;
+    struct hx_kernels *list = calloc(1, sizeof(*list));
+    int r = list ? hx_kernels_list(esp, list, err) : hx_fail(err, -ENOMEM, "out of memory");
+    if (r == 0)
+        r = open_folder(esp, &folder, err);
+    if (r < 0) {
+        free(list);
         return r;
+    }
     r = announce(watch, FRESH, err);
-    int fd =
-        r < 0 ? -1
-              : openat(folder, FRESH, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (r == 0)
+        fd = open_fresh(folder, list, fresh, err);
     if (r == 0 && fd < 0)
-        r = hx_fail_errno(err, errno, "ESP: cannot make " FRESH);
+        r = fd;
     if (r == 0)
         r = copy(fd, from, offset, n_bytes, sha256, watch, err);
     if (r == 0)
@@ -214,7 +248,8 @@ int hx_kernels_put(const char *esp, const char *file, const struct hx_disk *from
     if (r == 0)
         r = sync_folder(folder, watch, err);
     close(folder);
-    return r < 0 ? r : hx_kernels_rename(esp, FRESH, file, watch, err);
+    free(list);
+    return r < 0 ? r : hx_kernels_rename(esp, fresh, file, watch, err);
 }
 
 int hx_kernels_room(const char *esp, const struct hx_kernels *list, const char *keep,

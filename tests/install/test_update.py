@@ -272,6 +272,25 @@ def test_empty_kernel_image(installed):
     assert status == 75 and "has not proven itself yet (2 tries left)" in err
 
 
+def test_what_an_earlier_update_left(installed):
+    """A half copied kernel image goes. One that is as long as a kernel image may be its other name, and keeps its data."""
+    m = installed
+    folder = m.esp / "EFI/Linux"
+    bundle, _ = m.make_bundle()
+    (folder / "hx170.new").write_bytes(b"half of it")
+    assert m.update("install", bundle)[0] == 0
+    assert kernels(m) == ["hx170_1.10+3.efi", "hx170_1.2.efi"]
+    (folder / "hx170.new").write_bytes(m.kernel)
+    assert m.update("install", bundle)[0] == 0
+    assert kernels(m) == ["hx170.new", "hx170_1.10+3.efi", "hx170_1.2.efi"]
+    assert (folder / "hx170.new").read_bytes() == m.kernel and (folder / "hx170_1.10+3.efi").stat().st_size == 250_000
+    for i in range(1, 8):
+        (folder / f"hx170.new{i}").write_bytes(m.kernel)
+    status, _, err = m.update("install", bundle)
+    assert status == 73 and "check it with fsck.vfat" in err
+    assert "hx170_1.2.efi" in kernels(m)
+
+
 def test_reason_of_a_rollback(installed):
     m = installed
     bundle, root_hash = m.make_bundle()
