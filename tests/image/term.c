@@ -186,8 +186,42 @@ static void csi(struct hx_term *t, char c)
     }
 }
 
+/* A sign above ASCII: frames as with line drawing, all others as '?'. */
+static char ascii_of(unsigned sign)
+{
+    static const struct {
+        unsigned sign;
+        char c;
+    } rows[] = {
+        {0x2500, '-'}, {0x2502, '|'}, {0x250c, '+'}, {0x2510, '+'}, {0x2514, '+'}, {0x2518, '+'},
+        {0x251c, '|'}, {0x2524, '|'}, {0x252c, '-'}, {0x2534, '-'}, {0x253c, '+'}, {0x2592, '#'},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (rows[i].sign == sign)
+            return rows[i].c;
+    return '?';
+}
+
+/* One byte of UTF-8. */
+static void wide(struct hx_term *t, unsigned char c)
+{
+    if (c >= 0xc0) {
+        t->wide_left = c >= 0xf0 ? 3 : c >= 0xe0 ? 2 : 1;
+        t->wide_sign = c & (0x3fu >> t->wide_left);
+    } else if (t->wide_left > 0) {
+        t->wide_sign = t->wide_sign << 6 | (c & 0x3fu);
+        if (--t->wide_left == 0)
+            put(t, ascii_of(t->wide_sign));
+    }
+}
+
 static void plain(struct hx_term *t, char c)
 {
+    if ((unsigned char)c >= 0x80) {
+        wide(t, (unsigned char)c);
+        return;
+    }
+    t->wide_left = 0;
     switch (c) {
     case '\x1b': t->state = ESCAPE; break;
     case '\r': go(t, t->row, 0); break;
@@ -200,8 +234,8 @@ static void plain(struct hx_term *t, char c)
     case '\x0e': t->set = 1; break;
     case '\x0f': t->set = 0; break;
     default:
-        if ((unsigned char)c >= 0x20 && c != '\x7f')
-            put(t, (unsigned char)c < 0x80 ? c : '?');
+        if (c >= 0x20 && c != '\x7f')
+            put(t, c);
     }
 }
 

@@ -20,7 +20,9 @@ struct hx_term {
     int saved_row, saved_col;
     int state; /* of the reader of sequences, see term.c */
     int number[8], n_numbers;
-    bool is_private; /* CSI ? */
+    bool is_private;    /* CSI ? */
+    unsigned wide_sign; /* of UTF-8, so far */
+    int wide_left;      /* bytes of it that are still to come */
 };
 
 void hx_term_init(struct hx_term *t);

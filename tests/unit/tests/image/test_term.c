@@ -85,6 +85,21 @@ static void test_words(void **state)
     hx_buf_done(&b);
 }
 
+/* The same frames as signs of their own, cut in the middle of one; a sign that is no frame. */
+static void test_utf8(void **state)
+{
+    const char *text = "┌┤ Note ├┐\r\n│ größe  │\r\n└─▒──────┘\xe2\r\nab\x80";
+    (void)state;
+    hx_term_init(&t);
+    for (const char *p = text; *p; p++)
+        hx_term_feed(&t, p, 1);
+    line_is(0, "+| Note |+");
+    line_is(1, "| gr??e  |");
+    line_is(2, "+-#------+");
+    line_is(3, "ab");
+    assert_true(hx_term_has_note(&t));
+}
+
 static void test_nonsense(void **state)
 {
     uint32_t x = 17;
@@ -102,9 +117,8 @@ static void test_nonsense(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_sequences),
-        cmocka_unit_test(test_words),
+        cmocka_unit_test(test_lines),    cmocka_unit_test(test_sequences),
+        cmocka_unit_test(test_words),    cmocka_unit_test(test_utf8),
         cmocka_unit_test(test_nonsense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
