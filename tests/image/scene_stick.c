@@ -131,9 +131,8 @@ int hx_scene_two_drives(struct hx_scene *s, struct hx_error *err)
 /* I4: no such drive; one that is too small. Nothing is written to any. */
 int hx_scene_wrong_drive(struct hx_scene *s, struct hx_error *err)
 {
-    static const struct {
-        const char *serial, *words;
-    } rows[] = {{"HXNOTTHERE01", "HXNOTTHERE01"}, {SMALL_SERIAL, "too small"}};
+    static const char *const serials[] = {"HXNOTTHERE01", SMALL_SERIAL};
+    static const char *const markers[] = {"is not on offer here", "is installed on"};
     char small[512], large[512], before[2][65], after[2][65];
     int r = used_drive(s, "wrong-large", HX_SCENE_TARGET_BYTES, large, sizeof(large), err);
     if (!r)
@@ -142,10 +141,9 @@ int hx_scene_wrong_drive(struct hx_scene *s, struct hx_error *err)
         r = hx_rawdisk_digest(large, before[0], err);
     if (!r)
         r = hx_rawdisk_digest(small, before[1], err);
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && !r; i++) {
-        const char *const markers[] = {rows[i].words, "is installed on"};
+    for (size_t i = 0; i < sizeof(serials) / sizeof(serials[0]) && !r; i++) {
         unsigned which = 1;
-        r = describe(s, "wrong-drive", s->stick, "install", rows[i].serial, "", err);
+        r = describe(s, "wrong-drive", s->stick, "install", serials[i], "", err);
         if (r)
             break;
         add_target(s, large, HX_SCENE_SERIAL);
@@ -155,7 +153,7 @@ int hx_scene_wrong_drive(struct hx_scene *s, struct hx_error *err)
         if (!r)
             r = hx_vm_wait_any(&s->vm, markers, 2, &which, s->deadline, err);
         if (!r && which)
-            r = hx_fail(err, -EBADMSG, "'%s' was installed to", rows[i].serial);
+            r = hx_fail(err, -EBADMSG, "'%s' was installed to", serials[i]);
         hx_kit_cut(s);
     }
     if (!r)
