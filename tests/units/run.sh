@@ -71,7 +71,7 @@ done
 # A unit's conditions are not looked at when a service restarts by itself: what ends such a service has to be an
 # ExecCondition or an exit status.
 for unit in etc/systemd/*.service; do
-    if grep -q '^Restart=always' "$unit" && grep -q '^Condition[A-Za-z]*=!' "$unit"; then
+    if grep -q '^Restart=always' "$unit" && grep -q '^Condition[A-Za-z]*=!' "$unit" && ! grep -q '^ExecCondition=' "$unit"; then
         bad "$(basename "$unit"): Restart=always never looks at its $(grep -m1 '^Condition[A-Za-z]*=!' "$unit") again"
     else
         ok
