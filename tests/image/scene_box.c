@@ -274,18 +274,24 @@ static int check_tunnel(struct hx_scene *s, struct hx_error *err)
         r = hx_ssh_tunnel(&s->ssh, &tunnel, local, "127.0.0.1:22", log, err);
     size_t n = 0;
     struct hx_error ignored;
-    int64_t until = hx_child_within(s->deadline, 60000);
-    while (!r && probe(local, &n, &ignored) && hx_child_sleep(500, until))
-        ;
-    if (!r && n)
-        r = hx_fail(err, -EBADMSG, "tunnel: port 22 of the box was forwarded");
+    /* The client prints the refusal: the attempt has reached the server. On a busy host that takes
+     * its time. */
+    int64_t until = hx_child_within(s->deadline, 300000);
     char *text = NULL;
     size_t len;
-    /* The client prints the refusal: the attempt has reached the server. */
-    if (!r)
-        r = hx_file_read(log, 65536, &text, &len, err);
-    if (!r && !strstr(text, "administratively prohibited"))
-        r = hx_fail(err, -EBADMSG, "tunnel: no refusal of another destination in: %.300s", text);
+    bool refused = false;
+    while (!r && !refused) {
+        if (probe(local, &n, &ignored) == 0 && n)
+            r = hx_fail(err, -EBADMSG, "tunnel: port 22 of the box was forwarded");
+        free(text);
+        text = NULL;
+        if (!r)
+            r = hx_file_read(log, 65536, &text, &len, err);
+        refused = !r && strstr(text, "administratively prohibited");
+        if (!r && !refused && !hx_child_sleep(1000, until))
+            r = hx_fail(err, -EBADMSG, "tunnel: no refusal of another destination in: %.300s",
+                        text);
+    }
     free(text);
     hx_child_kill(&tunnel);
     hx_buf_done(&out);
