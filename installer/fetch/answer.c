@@ -75,9 +75,12 @@ static void on_redirect(struct hx_transfer *t, struct hx_job *j)
     j->host = host;
     memcpy(j->url, url, strlen(url) + 1);
     double free_at = hx_host_free_at(&t->remotes.hosts[host], HX_BUCKET_FILES);
-    /* With a link that is known now, another endpoint may be the better choice. */
+    /* With a link that is known now, another endpoint may be the better choice, and soon again
+     * where a chain of redirects ends at a server that is out. */
+    double again = resolved ? 0 : t->now.mono + 1;
     if (free_at > t->now.mono)
-        hx_job_requeue(t, j, false, resolved ? 0 : free_at, "the server asks to wait");
+        hx_job_requeue(t, j, false, resolved || t->remotes.n_endpoints > 1 ? again : free_at,
+                       "the server asks to wait");
     else if (hx_job_launch(t, j) < 0)
         hx_job_requeue(t, j, true, 0, "out of memory");
 }
