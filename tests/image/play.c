@@ -1,6 +1,6 @@
 #include "image/play.h"
 
-#include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,21 +17,16 @@
 #define KILL_LINE "\x15"
 #define DOWN      "\x1b[B"
 
-static int open_log(struct hx_play *p, struct hx_error *err)
+static void take(void *ctx, const void *bytes, size_t n)
 {
-    char path[512];
-    snprintf(path, sizeof(path), "%s/%s.serial", p->s->work, p->s->setup.name);
-    p->log_fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0600);
-    if (p->log_fd < 0 || lseek(p->log_fd, 0, SEEK_END) < 0)
-        return hx_fail_errno(err, errno, "%s", path);
-    hx_term_init(&p->term);
-    return 0;
+    struct hx_play *p = ctx;
+    hx_term_feed(&p->term, bytes, n);
+    p->n_read += n;
 }
 
 int hx_play_start(struct hx_play *p, struct hx_scene *s, const char *kept, struct hx_error *err)
 {
     *p = (struct hx_play){.s = s,
-                          .log_fd = -1,
                           .words = HX_BUF_INIT(1 << 16),
                           .picture = HX_BUF_INIT(1 << 16),
                           .seen = HX_BUF_INIT(4 << 20),
@@ -41,35 +36,37 @@ int hx_play_start(struct hx_play *p, struct hx_scene *s, const char *kept, struc
 
 int hx_play_again(struct hx_play *p, struct hx_error *err)
 {
-    if (p->log_fd >= 0)
-        close(p->log_fd);
     if (p->s->vm.setup)
         hx_vm_close(&p->s->vm);
-    int r = open_log(p, err);
-    return r ? r : hx_vm_start(&p->s->vm, &p->s->setup, err);
+    hx_term_init(&p->term);
+    int r = hx_vm_start(&p->s->vm, &p->s->setup, err);
+    if (r)
+        return r;
+    p->s->vm.console = take;
+    p->s->vm.console_ctx = p;
+    return hx_vm_type(&p->s->vm, "", err);
 }
 
 void hx_play_done(struct hx_play *p)
 {
-    if (p->log_fd >= 0)
-        close(p->log_fd);
-    p->log_fd = -1;
     hx_buf_done(&p->words);
     hx_buf_done(&p->picture);
     hx_buf_done(&p->seen);
 }
 
-/* Takes in what the machine wrote. 1: something, 0: nothing. */
+/* Takes in what the machine writes for a moment: each byte lies in a buffer of its own on the way,
+ * so that the guest's port stands still soon when nobody reads. 1: something, 0: nothing. */
 static int pump(struct hx_play *p, struct hx_error *err)
 {
-    char block[16384];
-    int any = 0;
-    hx_vm_drain(&p->s->vm);
-    for (ssize_t n; (n = read(p->log_fd, block, sizeof(block))) != 0; any = 1) {
-        if (n < 0)
-            return hx_fail_errno(err, errno, "serial log");
-        hx_term_feed(&p->term, block, (size_t)n);
+    size_t before = p->n_read;
+    int64_t end = hx_child_clock() + LOOK_MS;
+    for (int64_t left; (left = end - hx_child_clock()) > 0;) {
+        struct pollfd f = {p->s->vm.console_fd, POLLIN, 0};
+        if (poll(&f, 1, (int)left) > 0 && (f.revents & (POLLHUP | POLLERR)))
+            hx_child_sleep(left, end);
+        hx_vm_drain(&p->s->vm);
     }
+    bool any = p->n_read != before;
     if (!any && !hx_child_alive(&p->s->vm.qemu))
         return hx_fail(err, -EPIPE, "machine %s: QEMU ended", p->s->setup.name);
     int r = hx_term_words(&p->term, &p->words);
@@ -100,7 +97,7 @@ static int wait_for(struct hx_play *p, const char *a, const char *b, bool note,
             return r;
         if (shows(p, a, b, note))
             return 0;
-        if (!r && !hx_child_sleep(LOOK_MS, end))
+        if (hx_child_clock() > end)
             return hx_fail(err, -ETIMEDOUT,
                            "'%s' and '%s'%s did not appear; the screen shows: %.300s", a, b,
                            note ? " in a note" : "", text_of(&p->words));
@@ -166,7 +163,6 @@ static int look(struct hx_play *p, const char *name, struct hx_error *err)
         free(picture);
         if (same || last)
             return 0;
-        hx_child_sleep(LOOK_MS, end);
     }
 }
 
@@ -198,7 +194,7 @@ int hx_play_find(struct hx_play *p, bool *watched, struct hx_error *err)
             if (r)
                 return r;
         }
-        if (!hx_child_sleep(LOOK_MS, p->s->deadline))
+        if (hx_child_clock() > p->s->deadline)
             return hx_fail(err, -ETIMEDOUT, "no wizard; the screen shows: %.300s",
                            text_of(&p->words));
     }

@@ -24,7 +24,7 @@ struct hx_play_question {
 struct hx_play {
     struct hx_scene *s;
     struct hx_term term;
-    int log_fd;                         /* serial log from this start on */
+    size_t n_read;                      /* bytes of the console, all starts */
     struct hx_buf words, picture, seen; /* seen: all pictures of this play, each behind its head */
     const char *kept;                   /* text of the file of pictures, "" if it is not there */
     unsigned n_seen, n_differ;

@@ -129,7 +129,7 @@ static int check_box(struct hx_scene *s, struct hx_error *err)
 
 int hx_scene_wizard(struct hx_scene *s, struct hx_error *err)
 {
-    struct hx_play p = {.log_fd = -1};
+    struct hx_play p = {0};
     char disk[512], *kept = NULL;
     size_t n;
     snprintf(disk, sizeof(disk), "%s/wizard.disk", s->work);

@@ -67,8 +67,12 @@ static void qemu_said(const struct hx_vm_setup *s, char *text, size_t size)
 void hx_vm_drain(struct hx_vm *vm)
 {
     char block[4096];
-    while (vm->console_fd >= 0 && recv(vm->console_fd, block, sizeof(block), MSG_DONTWAIT) > 0)
-        ;
+    ssize_t n;
+    while (vm->console_fd >= 0 &&
+           (n = recv(vm->console_fd, block, sizeof(block), MSG_DONTWAIT)) > 0) {
+        if (vm->console)
+            vm->console(vm->console_ctx, block, (size_t)n);
+    }
 }
 
 static int take_serial(struct hx_vm *vm, struct hx_error *err)

@@ -76,6 +76,10 @@ struct hx_vm {
     int console_fd;  /* serial port, -1 until something is typed */
     int64_t started; /* hx_child_clock */
     size_t read_to;  /* text position behind the last marker */
+    /* Gets what the guest writes once the console is open; NULL: nobody. The log has some bytes
+     * twice then, those that QEMU could not deliver at once. */
+    void (*console)(void *ctx, const void *bytes, size_t n);
+    void *console_ctx;
 };
 
 /* Arguments for QEMU, freed with hx_vm_args_free. -EINVAL names the field at fault; credentials are
@@ -100,7 +104,7 @@ int hx_vm_wait_any(struct hx_vm *vm, const char *const *markers, unsigned n, uns
                    int64_t deadline, struct hx_error *err) HX_MUST;
 /* Waits for QEMU's own end (power off, or a reboot with stop_at_reboot). */
 int hx_vm_wait_exit(struct hx_vm *vm, int64_t deadline, struct hx_error *err) HX_MUST;
-/* Types text into the serial port. */
+/* Types text into the serial port; "" only opens it. */
 int hx_vm_type(struct hx_vm *vm, const char *text, struct hx_error *err) HX_MUST;
 /* Once something was typed QEMU sends there what the guest writes, besides the log; unread it stops
  * the guest's port after a few hundred bytes. The waits do it. */
