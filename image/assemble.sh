@@ -69,8 +69,11 @@ make_initrd() {
 }
 
 make_uki() {
-    find "$work/microcode" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
-    in_tools sh -c 'cd /image/work/microcode && find . | sort | cpio --quiet --reproducible -o -H newc -R 0:0' >"$work/microcode.cpio"
+    # Copies: the archive would say how many links a file has.
+    rm -rf "$work/early"
+    cp -r "$work/microcode" "$work/early"
+    find "$work/early" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+    in_tools sh -c 'cd /image/work/early && find . | sort | cpio --quiet --reproducible -o -H newc -R 0:0' >"$work/microcode.cpio"
     cat >"$out/cmdline" <<EOF
 roothash=$(cat "$out/root.hash") ro panic=10 module_blacklist=nouveau,nova_core console=tty0 console=ttyS0,115200 quiet loglevel=4
 EOF
