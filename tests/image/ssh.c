@@ -11,7 +11,8 @@
 
 #include "base/file.h"
 
-#define MAX_ARGS 40
+#define PENALTY_MS 120000
+#define MAX_ARGS   40
 /* Connections that wait for the first line, and how far apart they begin. */
 #define N_PROBES 5
 #define PROBE_MS 2000
@@ -151,7 +152,18 @@ int hx_ssh_run(const struct hx_ssh *ssh, const char *command, struct hx_buf *out
     add(&c, ssh->user);
     add(&c, "127.0.0.1");
     add(&c, command);
-    return hx_child_run(c.argv, NULL, out, code, deadline, err);
+    /* The logins that were tried before the key was known count against this address for a while:
+     * the server closes the connection before anything was said, so that trying again does nothing
+     * twice. */
+    int64_t until = hx_child_within(deadline, PENALTY_MS);
+    int r;
+    const char *said;
+    do {
+        r = hx_child_run(c.argv, NULL, out, code, deadline, err);
+        said = r || *code != 255 ? NULL : hx_buf_cstr(out);
+    } while (said && strstr(said, "kex_exchange_identification: Connection closed") &&
+             hx_child_sleep(2000, until));
+    return r;
 }
 
 /* A connection that is under way, -1: none. */
