@@ -321,11 +321,17 @@ static enum hx_ui_reply ask_model(struct hx_setup *s)
         .standard = standard,
         .check = check_model,
         .ctx = s};
-    enum hx_ui_reply reply = hx_ui_choice(s->ui, &q, m->item, m->n, &at);
-    const char *value = reply == HX_UI_NEXT ? m->item[at].value : "";
-    if (strcmp(value, OWN) == 0) {
-        reply = ask_own(s);
-    } else if (reply == HX_UI_NEXT && strcmp(value, s->box.model) != 0) {
+    enum hx_ui_reply reply;
+    const char *value;
+    bool own;
+    do { /* back from the lock file leads to the list again */
+        reply = hx_ui_choice(s->ui, &q, m->item, m->n, &at);
+        value = reply == HX_UI_NEXT ? m->item[at].value : "";
+        own = strcmp(value, OWN) == 0;
+        if (own)
+            reply = ask_own(s);
+    } while (own && reply == HX_UI_BACK && !s->scripted);
+    if (!own && reply == HX_UI_NEXT && strcmp(value, s->box.model) != 0) {
         s->box.model_lock[0] = s->box.model_lock_sha256[0] = '\0';
         if (hx_box_set(&s->box, "model", value, &s->ui->error) < 0)
             reply = HX_UI_ERROR;

@@ -50,6 +50,19 @@ def test_another_way(machine, screen):
     assert machine.box is None and machine.get("var/lib/hx170/locks/own.json") is None
 
 
+def test_back_from_the_lock_file(machine):
+    """It leads to the list of models, not to the screen before."""
+    t = machine.start("--plain")
+    go_through(t, STEPS[:6], refuse=False)
+    t.expect("Model [1]: ")
+    t.send("4")
+    t.expect("Lock file: ")
+    t.send("b")
+    t.expect("Model [1]: ")
+    t.send("q")
+    assert t.wait() == 75
+
+
 def test_plain_lines_only(machine):
     """A1: TERM=dumb is enough; nothing but words in lines, and it is the whole wizard."""
     t = machine.start(term="dumb")
