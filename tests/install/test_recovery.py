@@ -18,7 +18,7 @@ SCRIPT = "image/overlay/usr/libexec/hx170/hx-recovery"
 ])
 def test_choices(tmp_path, typed, started):
     log = tmp_path / "log"
-    for name in ("systemctl", "hx-update", "journalctl", "mountpoint", "mount"):
+    for name in ("systemctl", "hx-update", "journalctl", "mountpoint", "mount", "sleep"):
         stub = tmp_path / name
         stub.write_text(f'#!/bin/sh\necho "{name} $*" >>{log}\n')
         stub.chmod(0o755)
@@ -31,7 +31,7 @@ def test_choices(tmp_path, typed, started):
 
 
 def test_rollback_that_is_refused_comes_back_to_the_list(tmp_path):
-    for name in ("systemctl", "hx-update", "journalctl", "mountpoint", "mount"):
+    for name in ("systemctl", "hx-update", "journalctl", "mountpoint", "mount", "sleep"):
         stub = tmp_path / name
         stub.write_text("#!/bin/sh\n" + ("echo 'hx-update: no other version' >&2\nexit 65\n" if name == "hx-update" else ""))
         stub.chmod(0o755)
