@@ -33,8 +33,11 @@ int hx_system_boot_disk(const struct hx_root *root, char out[HX_DISK_NAME], stru
                        "/run/hx170/boot is missing");
     char link[HX_ROOT_PATH], target[HX_ROOT_PATH] = "";
     r = -ENODEV;
-    if (names.n == 1) {
-        snprintf(link, sizeof(link), "/sys/dev/block/%.64s", names.name[0]);
+    /* Its number; a drive of its own for the models has left a word there, too. */
+    for (size_t i = 0; i < names.n && r < 0; i++) {
+        if (!strchr(names.name[i], ':'))
+            continue;
+        snprintf(link, sizeof(link), "/sys/dev/block/%.64s", names.name[i]);
         r = hx_root_resolve(root, link, target);
     }
     hx_names_done(&names);

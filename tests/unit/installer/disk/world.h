@@ -204,6 +204,7 @@ __attribute__((unused)) static void world_open(struct world *w)
     put_text(w, "/proc/cmdline", text);
     put_text(w, "/usr/lib/os-release", "NAME=\"hx170\"\nIMAGE_VERSION=" VERSION "\n");
     put_text(w, "/run/hx170/boot/8:0", "");
+    put_text(w, "/run/hx170/boot/models_0123456789abcdef012345", "");
     put_text(w, "/proc/self/mountinfo", "");
     noise(kernel, sizeof(kernel), 8);
     put(w, "/efi/" KERNEL, kernel, sizeof(kernel));
