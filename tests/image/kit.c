@@ -209,14 +209,8 @@ int hx_kit_settled(struct hx_scene *s, struct hx_error *err)
 int hx_kit_partition(const char *disk, unsigned number, uint64_t *at, uint64_t *n_bytes,
                      struct hx_error *err)
 {
-    struct hx_gpt *t = calloc(1, sizeof(*t));
-    int fd = open(disk, O_RDONLY | O_CLOEXEC);
-    struct stat st;
-    int r = 0;
-    if (!t || fd < 0 || fstat(fd, &st) < 0)
-        r = hx_fail_errno(err, t ? errno : ENOMEM, "%s", disk);
-    if (!r)
-        r = hx_gpt_read(fd, (uint64_t)st.st_size, 512, t, err);
+    struct hx_gpt *t = NULL;
+    int r = hx_rawdisk_table(disk, &t, err);
     const struct hx_gpt_entry *found = NULL;
     for (unsigned i = 0; !r && i < t->n_entries; i++)
         if (t->entries[i].number == number)
@@ -227,8 +221,6 @@ int hx_kit_partition(const char *disk, unsigned number, uint64_t *at, uint64_t *
         *at = found->first * 512;
         *n_bytes = (found->last - found->first + 1) * 512;
     }
-    if (fd >= 0)
-        close(fd);
     free(t);
     return r;
 }

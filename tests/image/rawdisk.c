@@ -1,5 +1,6 @@
 #include "image/rawdisk.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/sha256.h"
+#include "init/gpt.h"
 
 #define BLOCK ((size_t)1 << 20)
 #define PIECE 4096
@@ -140,5 +142,24 @@ int hx_rawdisk_damage(const char *path, uint64_t at, struct hx_error *err)
     if (!r)
         r = hx_file_pwrite(fd, path, &byte, 1, at, err);
     close(fd);
+    return r;
+}
+
+int hx_rawdisk_table(const char *path, struct hx_gpt **out, struct hx_error *err)
+{
+    struct hx_gpt *t = calloc(1, sizeof(*t));
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    int r = 0;
+    if (!t || fd < 0 || fstat(fd, &st) < 0)
+        r = hx_fail_errno(err, t ? errno : ENOMEM, "%s", path);
+    if (!r)
+        r = hx_gpt_read(fd, (uint64_t)st.st_size, 512, t, err);
+    if (fd >= 0)
+        close(fd);
+    if (r)
+        free(t);
+    else
+        *out = t;
     return r;
 }

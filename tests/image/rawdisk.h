@@ -20,4 +20,8 @@ int hx_rawdisk_write(const char *path, uint64_t at, const void *data, size_t n,
 /* Flips the bits of one byte. */
 int hx_rawdisk_damage(const char *path, uint64_t at, struct hx_error *err) HX_MUST;
 
+/* The partition table of a disk image with sectors of 512 bytes; free() it. */
+struct hx_gpt;
+int hx_rawdisk_table(const char *path, struct hx_gpt **out, struct hx_error *err) HX_MUST;
+
 #endif

@@ -61,14 +61,8 @@ static int check_hash(const struct hx_scene *s, const struct hx_gpt *t, struct h
 
 static int check_table(const struct hx_scene *s, const char *disk, struct hx_error *err)
 {
-    struct hx_gpt *t = calloc(1, sizeof(*t));
-    int fd = open(disk, O_RDONLY | O_CLOEXEC);
-    struct stat st;
-    int r = 0;
-    if (!t || fd < 0 || fstat(fd, &st) < 0)
-        r = hx_fail_errno(err, t ? errno : ENOMEM, "%s", disk);
-    if (!r)
-        r = hx_gpt_read(fd, (uint64_t)st.st_size, 512, t, err);
+    struct hx_gpt *t = NULL;
+    int r = hx_rawdisk_table(disk, &t, err);
     if (!r && t->n_entries != N_WANTED)
         r = hx_fail(err, -EBADMSG, "%u partitions, expected %zu", t->n_entries, N_WANTED);
     for (size_t i = 0; !r && i < N_WANTED; i++) {
@@ -85,8 +79,6 @@ static int check_table(const struct hx_scene *s, const char *disk, struct hx_err
     }
     if (!r)
         r = check_hash(s, t, err);
-    if (fd >= 0)
-        close(fd);
     free(t);
     return r;
 }
