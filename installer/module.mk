@@ -1,7 +1,7 @@
 # Module of each folder below installer/. Unit tests: tests/unit/installer/<folder>.
 fetch_SRCS := lock.c lock_write.c trust.c plan.c config.c token.c commands.c cmd_plan.c \
 	sthdr.c repo.c select.c lock_build.c cmd_lock.c disk.c probe.c cmd_status.c \
-	url.c response.c pace.c remote.c transfer.c answer.c metadata.c \
+	url.c near.c response.c pace.c remote.c transfer.c answer.c metadata.c \
 	progress.c download.c upstream.c run.c journal.c step.c part.c scan.c \
 	store.c store_write.c store_sync.c store_check.c store_open.c state.c finish.c publish.c \
 	store_repair.c recheck.c verify.c \

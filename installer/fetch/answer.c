@@ -4,6 +4,7 @@
 
 #include <hx/build_facts.h>
 
+#include "fetch/near.h"
 #include "fetch/transfer_impl.h"
 
 #define MAX_HOPS 5u
@@ -36,6 +37,15 @@ static void on_protocol_error(struct hx_transfer *t, struct hx_job *j)
     hx_job_requeue(t, j, true, 0, j->why);
 }
 
+void hx_job_refuse_near(struct hx_transfer *t, struct hx_job *j)
+{
+    snprintf(j->why, sizeof(j->why), "a redirect into the local network, to %.150s",
+             hx_job_host(t, j)->origin);
+    hx_link_forget(hx_job_link(j));
+    j->host = t->remotes.endpoint_hosts[j->endpoint];
+    on_protocol_error(t, j);
+}
+
 static void on_redirect(struct hx_transfer *t, struct hx_job *j)
 {
     char url[HX_URL_MAX];
@@ -53,6 +63,14 @@ static void on_redirect(struct hx_transfer *t, struct hx_job *j)
         return;
     }
     bool leaves = !t->remotes.hosts[host].is_endpoint;
+    /* A mirror in the owner's own network may name its neighbours. */
+    if (hx_job_is_near(t, j))
+        t->remotes.hosts[host].near_ok = true;
+    if (!t->remotes.hosts[host].near_ok && hx_near_url(url)) {
+        j->host = host;
+        hx_job_refuse_near(t, j);
+        return;
+    }
     if (t->remotes.hosts[host].out) {
         /* Asked again, the endpoint still sends us to a host that is out. */
         refuse_link(t, j, t->remotes.hosts[host].out, t->remotes.hosts[host].why);

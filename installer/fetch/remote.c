@@ -226,7 +226,7 @@ int hx_remotes_init(struct hx_remotes *r, const struct hx_endpoint *endpoints, s
                            endpoints[i].name);
         }
         r->endpoint_hosts[i] = h;
-        r->hosts[h].is_endpoint = true;
+        r->hosts[h].is_endpoint = r->hosts[h].near_ok = true;
         /* A token in clear text over a network would be everybody's. */
         if (endpoints[i].kind == HX_ENDPOINT_HUB && (u.https || u.loopback))
             r->hosts[h].takes_token = true;
@@ -393,4 +393,27 @@ void hx_fetch_certificate_text(double now, double built, const char *tls, char *
                  ? "; this machine's clock is before the date of this program: set the clock"
              : dated ? "; is this machine's clock right?"
                      : "");
+}
+
+int hx_remotes_mask(const struct hx_remotes *r, const struct hx_range_request *req, uint32_t *mask,
+                    struct hx_error *err)
+{
+    uint32_t m = req->n_endpoints ? 0 : UINT32_MAX;
+    for (size_t i = 0; i < req->n_endpoints; i++) {
+        size_t e = 0;
+        /* "default" is the configuration's first one, and those after it stand in for it. */
+        if (strcmp(req->endpoints[i], "default") == 0) {
+            m = UINT32_MAX;
+            continue;
+        }
+        while (e < r->n_endpoints && strcmp(r->endpoints[e].name, req->endpoints[i]) != 0)
+            e++;
+        if (e == r->n_endpoints)
+            return hx_fail(err, -EINVAL,
+                           "endpoint '%.60s' of '%.200s' is not among the configured ones",
+                           req->endpoints[i], req->path);
+        m |= 1u << e;
+    }
+    *mask = m;
+    return 0;
 }

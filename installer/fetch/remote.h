@@ -22,6 +22,7 @@ struct hx_host {
     char origin[HX_URL_ORIGIN_MAX];
     bool takes_token; /* a hub endpoint of the configuration, over TLS or on this machine */
     bool is_endpoint;
+    bool near_ok; /* may stand in the local network: an endpoint, or a host that one there names */
     double wait_until[HX_BUCKET_MAX]; /* 429 */
     double out_until;
     int out; /* negative: out for this run, with this class */
@@ -109,6 +110,10 @@ double hx_remotes_elsewhere(const struct hx_remotes *r, const struct hx_remote_f
  * first. allowed: bit per endpoint. */
 int hx_remotes_choose(struct hx_remotes *r, struct hx_remote_file *f, uint32_t allowed,
                       int avoid_host, double now, double *when, int *host, struct hx_error *err);
+
+/* The endpoints that a request names, bit by bit; none named, or "default" among them: all. */
+int hx_remotes_mask(const struct hx_remotes *r, const struct hx_range_request *req, uint32_t *mask,
+                    struct hx_error *err);
 
 /* A new signed address. life: seconds, 0 not known (then 45 minutes count); it is used for 80 % of
  * that. */

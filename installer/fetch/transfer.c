@@ -12,6 +12,7 @@
 #include <hx/build_facts.h>
 
 #include "base/rand.h"
+#include "fetch/near.h"
 #include "fetch/pace.h"
 #include "fetch/remote.h"
 #include "fetch/response.h"
@@ -272,6 +273,28 @@ fail:
     return false;
 }
 
+/* Names are looked up by curl; this is the first that knows what they lead to. */
+static curl_socket_t open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *a)
+{
+    struct hx_job *j = ctx;
+    (void)purpose;
+    if (!j->t->proxied && !hx_job_host(j->t, j)->near_ok && hx_near_address(&a->addr)) {
+        j->near_refused = true;
+        return CURL_SOCKET_BAD;
+    }
+    return socket(a->family, a->socktype | SOCK_CLOEXEC, a->protocol);
+}
+
+bool hx_job_is_near(const struct hx_transfer *t, const struct hx_job *j)
+{
+    char *ip = NULL;
+    if (hx_near_url(j->url))
+        return true;
+    return !t->proxied && j->easy &&
+           curl_easy_getinfo(j->easy, CURLINFO_PRIMARY_IP, &ip) == CURLE_OK && ip &&
+           hx_near_text(ip);
+}
+
 /* Puts the job's address on a handle and starts it. */
 int hx_job_launch(struct hx_transfer *t, struct hx_job *j)
 {
@@ -312,8 +335,10 @@ int hx_job_launch(struct hx_transfer *t, struct hx_job *j)
     curl_easy_setopt(e, CURLOPT_WRITEDATA, j);
     curl_easy_setopt(e, CURLOPT_ERRORBUFFER, j->curl_text);
     curl_easy_setopt(e, CURLOPT_PRIVATE, j);
+    curl_easy_setopt(e, CURLOPT_OPENSOCKETFUNCTION, open_socket);
+    curl_easy_setopt(e, CURLOPT_OPENSOCKETDATA, j);
     hx_response_clear(&j->resp);
-    j->judged = j->too_long = j->paused = j->stalled = false;
+    j->judged = j->too_long = j->paused = j->stalled = j->near_refused = false;
     j->got = j->want = j->discarded = 0;
     j->n_snippet = 0;
     j->curl_text[0] = '\0';
@@ -392,6 +417,10 @@ static void finish(struct hx_transfer *t, struct hx_job *j, CURLcode code)
     }
     if (!j->judged && code == CURLE_OK)
         judge(j);
+    if (code == CURLE_COULDNT_CONNECT && j->near_refused) {
+        hx_job_refuse_near(t, j);
+        return;
+    }
     if (!j->judged || (j->verdict == HX_BODY_TAKE && !j->too_long && code != CURLE_OK)) {
         if (j->stalled)
             t->stats.stalls++;
@@ -658,6 +687,7 @@ int hx_transfer_open(const struct hx_transfer_options *opt, struct hx_transfer *
                             or_default(opt->host_out_s, 600), err);
     if (r < 0)
         goto fail;
+    t->proxied = hx_near_has_proxy();
     r = new_multi(t);
     while (r == 0 && t->n_idle < HX_TRANSFER_MAX) {
         t->idle[t->n_idle] = curl_easy_init();
@@ -708,30 +738,6 @@ void hx_transfer_close(struct hx_transfer *t)
     curl_global_cleanup();
 }
 
-static int allowed_endpoints(const struct hx_transfer *t, const struct hx_range_request *req,
-                             uint32_t *mask, struct hx_error *err)
-{
-    uint32_t m = req->n_endpoints ? 0 : UINT32_MAX;
-    for (size_t i = 0; i < req->n_endpoints; i++) {
-        size_t e = 0;
-        /* "default" is the configuration's first one, and those after it stand in for it. */
-        if (strcmp(req->endpoints[i], "default") == 0) {
-            m = UINT32_MAX;
-            continue;
-        }
-        while (e < t->remotes.n_endpoints &&
-               strcmp(t->remotes.endpoints[e].name, req->endpoints[i]) != 0)
-            e++;
-        if (e == t->remotes.n_endpoints)
-            return hx_fail(err, -EINVAL,
-                           "endpoint '%.60s' of '%.200s' is not among the configured ones",
-                           req->endpoints[i], req->path);
-        m |= 1u << e;
-    }
-    *mask = m;
-    return 0;
-}
-
 struct hx_job *hx_transfer_add(struct hx_transfer *t, const struct hx_range_request *req,
                                struct hx_error *err)
 {
@@ -743,7 +749,7 @@ struct hx_job *hx_transfer_add(struct hx_transfer *t, const struct hx_range_requ
         return NULL;
     }
     uint32_t allowed = 0;
-    if (allowed_endpoints(t, req, &allowed, err) < 0)
+    if (hx_remotes_mask(&t->remotes, req, &allowed, err) < 0)
         return NULL;
     struct hx_job *j = calloc(1, sizeof(*j));
     struct hx_job **jobs = realloc(t->jobs, (t->n_jobs + 1) * sizeof(struct hx_job *));

@@ -35,6 +35,7 @@ struct hx_job {
     int endpoint, host;
     unsigned generation, hops;
     bool at_endpoint, resolving, paused, judged, too_long, stalled;
+    bool near_refused; /* an address of the local network, where the host must not be */
     enum hx_verdict verdict;
     uint64_t start, want, got; /* of the range: skipped, expected behind that, received */
     int callback_error;
@@ -58,6 +59,7 @@ struct hx_transfer {
     double stall_s, backoff_s, backoff_cap_s;
     long buffer_bytes;
     bool held, portal_noted;
+    bool proxied; /* by the environment: connections lead to the proxy, wherever that is */
     uint64_t ended;
     char *token, *token_header, *ca_file;
     struct hx_remotes remotes;
@@ -106,5 +108,9 @@ int hx_job_launch(struct hx_transfer *t, struct hx_job *j);
 /* answer.c: acts on a response that is complete or that was cut because of what it is. */
 void hx_job_answer(struct hx_transfer *t, struct hx_job *j);
 void hx_job_bad_certificate(struct hx_transfer *t, struct hx_job *j);
+/* A redirect that leads from the internet into the local network. */
+void hx_job_refuse_near(struct hx_transfer *t, struct hx_job *j);
+/* Whether the host that answered stands in the local network. */
+bool hx_job_is_near(const struct hx_transfer *t, const struct hx_job *j);
 
 #endif

@@ -146,8 +146,9 @@ class Hub:
     """kind "hub", or "plain": files below /OWNER/NAME/, ranges, nothing else."""
 
     def __init__(self, *repositories, kind="hub", token=None, tls=None, link_life=3600, link_form="amz",
-                 page=1000, require_range=True):
+                 page=1000, require_range=True, host="127.0.0.1"):
         self.kind = kind
+        self.host = host                # address of both ports
         self.repositories = {r.name: r for r in repositories}
         self.token = token              # wanted by the hub port
         self.tls = tls                  # (certificate, key) files
@@ -167,8 +168,8 @@ class Hub:
         self.connections = set()
         self.ports = {"hub": Port(self, "hub"), "cdn": Port(self, "cdn")}
         scheme = "https" if tls else "http"
-        self.url = f"{scheme}://127.0.0.1:{self.ports['hub'].number}"
-        self.cdn_url = f"{scheme}://127.0.0.1:{self.ports['cdn'].number}"
+        self.url = f"{scheme}://{host}:{self.ports['hub'].number}"
+        self.cdn_url = f"{scheme}://{host}:{self.ports['cdn'].number}"
 
     def fault(self, where, path="", **effects):
         f = Fault(where, path, **effects)
@@ -355,7 +356,7 @@ class Port:
     def __init__(self, hub, where):
         self.hub = hub
         self.where = where
-        self.socket = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.socket = socket.create_server((hub.host, 0), backlog=128)
         self.number = self.socket.getsockname()[1]
         self.context = None
         if hub.tls:
