@@ -75,7 +75,7 @@ make_uki() {
     find "$work/early" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
     in_tools sh -c 'cd /image/work/early && find . | sort | cpio --quiet --reproducible -o -H newc -R 0:0' >"$work/microcode.cpio"
     cat >"$out/cmdline" <<EOF
-roothash=$(cat "$out/root.hash") ro panic=10 module_blacklist=nouveau,nova_core console=tty0 console=ttyS0,115200 quiet loglevel=4
+roothash=$(cat "$out/root.hash") ro panic=10 module_blacklist=nouveau,nova_core transparent_hugepage=madvise console=tty0 console=ttyS0,115200 quiet loglevel=4
 EOF
     # A second entry of the boot menu (a key held at power-on shows it): the recovery screen, without the network.
     printf 'ID=main\nTITLE=hx170\n' >"$work/main.profile"
