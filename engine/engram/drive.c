@@ -8,7 +8,8 @@
 #include "base/log.h"
 #include "engram/stream_impl.h"
 
-#define BATCH       64    /* jobs taken or completions handled at a time */
+#define BATCH       64    /* jobs taken or completions held at a time */
+#define PIECE       8     /* rows handled before the drive is looked at again */
 #define TICK_US     50000 /* ages of reads are looked at this often */
 #define RETRY_S     1e-3
 #define TOGETHER    8
@@ -245,6 +246,12 @@ static int issue_slot(struct hx_engram_drive *d, uint32_t i, int file)
     return d->ops->queue(d->io, i, file, sl->offset + sl->got, sl->len - sl->got, sl->got);
 }
 
+static const uint8_t *scales_of(const struct hx_engram_drive *d, const struct hx_engram_job *j)
+{
+    int table = j->flight->table;
+    return d->s->scales[table] + j->row * d->s->table[table].scale_bytes;
+}
+
 /* A free slot is there. */
 static void issue(struct hx_engram_drive *d, struct hx_engram_job *j, double now)
 {
@@ -252,15 +259,24 @@ static void issue(struct hx_engram_drive *d, struct hx_engram_job *j, double now
     const struct hx_engram_table *t = &d->s->table[table];
     struct hx_engram_window w = hx_engram_window(hx_engram_code_offset(t, j->row),
                                                  (uint32_t)t->row_bytes, (uint32_t)d->align);
+    const struct hx_engram_entry *e = j->flight->entry;
+    struct hx_engram_cache *c = d->s->cache;
     uint32_t i = d->free_slot[--d->n_free];
     j->n_reads++;
-    d->slot[i] = (struct hx_engram_slot){.job = j,
-                                         .issued = now,
-                                         .offset = w.offset,
-                                         .len = w.len,
-                                         .skip = w.skip,
-                                         .bulk = j->queue >= 2 * HX_ENGRAM_CHUNK};
+    d->slot[i] =
+        (struct hx_engram_slot){.job = j,
+                                .flight = j->flight,
+                                .codes_to = hx_engram_cache_codes(c, e) + j->at * t->row_bytes,
+                                .scales_to = hx_engram_cache_scales(c, e) + j->at * t->scale_bytes,
+                                .issued = now,
+                                .offset = w.offset,
+                                .len = w.len,
+                                .skip = w.skip,
+                                .table = (uint8_t)table,
+                                .bulk = j->queue >= 2 * HX_ENGRAM_CHUNK};
     d->n_bulk += d->slot[i].bulk;
+    /* Now, while others are on their way: they lie anywhere in gigabytes. */
+    memcpy(d->slot[i].scales_to, scales_of(d, j), (size_t)t->scale_bytes);
     if (issue_slot(d, i, file) < 0) { /* the ring is full: when reads have completed */
         free_slot(d, i);
         j->n_reads--;
@@ -276,21 +292,16 @@ static void cut_cap(struct hx_engram_drive *d)
     d->cap_cut = hx_engram_now();
 }
 
-/* The row's bytes are in the slot. NULL: taken over; else what is wrong with them. */
+/* The row's bytes are in the slot, its scales in their place. NULL: taken over; else what is wrong
+ * with them. */
 static const char *take_row(struct hx_engram_drive *d, const struct hx_engram_slot *sl, uint32_t i)
 {
-    struct hx_engram_stream *s = d->s;
-    const struct hx_engram_job *j = sl->job;
-    const struct hx_engram_table *t = &s->table[j->flight->table];
-    const uint8_t *codes = d->slots + i * d->slot_bytes + sl->skip,
-                  *scales = s->scales[j->flight->table] + j->row * t->scale_bytes;
-    const char *what = hx_engram_implausible(&s->plausible, t, codes, scales);
+    const struct hx_engram_table *t = &d->s->table[sl->table];
+    const uint8_t *codes = d->slots + i * d->slot_bytes + sl->skip;
+    const char *what = hx_engram_implausible(&d->s->plausible, t, codes, sl->scales_to);
     if (what)
         return what;
-    memcpy(hx_engram_cache_codes(s->cache, j->flight->entry) + j->at * t->row_bytes, codes,
-           (size_t)t->row_bytes);
-    memcpy(hx_engram_cache_scales(s->cache, j->flight->entry) + j->at * t->scale_bytes, scales,
-           (size_t)t->scale_bytes);
+    memcpy(sl->codes_to, codes, (size_t)t->row_bytes);
     return NULL;
 }
 
@@ -312,9 +323,9 @@ static void implausible(struct hx_engram_drive *d, struct hx_engram_job *j, cons
     pthread_mutex_unlock(&s->lock);
 }
 
-/* What a batch of completions brought, before it is added up under the lock of the counters. */
+/* What a piece of completions brought, before it is added up under the lock of the counters. */
 struct tally {
-    double us[BATCH]; /* [n] */
+    double us[PIECE]; /* [n] */
     int n;
     struct {
         uint64_t reads, bytes, straddling;
@@ -334,7 +345,7 @@ static void add_tally(struct hx_engram_drive *d, const struct tally *y)
     pthread_mutex_unlock(&d->stats_mutex);
 }
 
-/* A completion, seen at `now`. Returns the flight whose last row it brought, else NULL. */
+/* A completion, seen at `now`. Returns the flight that it brought a row, or NULL. */
 static struct hx_engram_flight *
 complete(struct hx_engram_drive *d, const struct hx_engram_io_done *c, double now, struct tally *y)
 {
@@ -345,8 +356,9 @@ complete(struct hx_engram_drive *d, const struct hx_engram_io_done *c, double no
         free_slot(d, c->slot);
         return NULL;
     }
-    const struct hx_engram_table *t = &d->s->table[j->flight->table];
-    uint32_t want = sl->skip + (uint32_t)t->row_bytes;
+    struct hx_engram_flight *f = sl->flight;
+    int table = sl->table;
+    uint32_t want = sl->skip + (uint32_t)d->s->table[table].row_bytes;
     if (res == -EINTR || res == -EAGAIN || res == -ENOMEM) {
         if (res != -EINTR)
             cut_cap(d);
@@ -367,7 +379,7 @@ complete(struct hx_engram_drive *d, const struct hx_engram_io_done *c, double no
             sl->short_before = true;
             sl->got = got;
             count_error(d, HX_ENGRAM_ERR_SHORT);
-            if (issue_slot(d, c->slot, d->file_of[j->flight->table]) == 0)
+            if (issue_slot(d, c->slot, d->file_of[table]) == 0)
                 return NULL;
         }
         free_slot(d, c->slot);
@@ -380,9 +392,9 @@ complete(struct hx_engram_drive *d, const struct hx_engram_io_done *c, double no
         read_failed(d, j, -res, res == -ENODATA ? "the drive cannot read this sector" : NULL);
         return NULL;
     }
-    y->table[j->flight->table].reads++;
-    y->table[j->flight->table].bytes += sl->len;
-    y->table[j->flight->table].straddling += d->align > 1 && sl->len > (uint32_t)d->align;
+    y->table[table].reads++;
+    y->table[table].bytes += sl->len;
+    y->table[table].straddling += d->align > 1 && sl->len > (uint32_t)d->align;
     y->us[y->n++] = (now - sl->issued) * 1e6;
     const char *what = take_row(d, sl, c->slot);
     free_slot(d, c->slot);
@@ -390,8 +402,7 @@ complete(struct hx_engram_drive *d, const struct hx_engram_io_done *c, double no
         implausible(d, j, what);
         return NULL;
     }
-    struct hx_engram_flight *f = j->flight;
-    return atomic_fetch_sub(&f->left, 1) == 1 ? f : NULL;
+    return f;
 }
 
 /* ---- the thread ---- */
@@ -412,6 +423,9 @@ static int take_jobs(struct hx_engram_drive *d, struct hx_engram_job **jobs, int
             j->flight->n_issued++;
             bulk -= is_bulk;
             jobs[n++] = j;
+            /* Another core wrote them; those of a flight lie one behind the other. */
+            __builtin_prefetch(j + 3, 1);
+            __builtin_prefetch(j + 4, 1);
         }
     }
     return n;
@@ -518,51 +532,50 @@ static void look_around(struct hx_engram_drive *d, double now)
         try_again(d);
 }
 
-/* Completions that were taken from io but not looked at yet. */
+/* Completions that were taken from io; those before `first` have been handled. */
 struct batch {
     struct hx_engram_io_done done[BATCH];
-    int n;
-    double seen;
+    double seen[BATCH];
+    int first, n;
 };
 
-/* The rows of a batch, and their scales, are in no cache yet: all on their way there before the
- * first one is looked at, while the kernel takes the next reads. */
-static void fetch_lines(const struct hx_engram_drive *d, const struct batch *b)
+/* The next n rows, and where they go, are in no cache yet: all on their way there before the first
+ * one is looked at. */
+static void fetch_lines(const struct hx_engram_drive *d, const struct batch *b, int n)
 {
-    /* What leads to them first: the planning threads wrote it last, on other cores. */
-    for (int i = 0; i < b->n; i++)
-        __builtin_prefetch(d->slot[b->done[i].slot].job);
-    for (int i = 0; i < b->n; i++) {
-        const struct hx_engram_job *j = d->slot[b->done[i].slot].job;
-        if (j)
-            __builtin_prefetch(j->flight, 1);
-    }
-    for (int i = 0; i < b->n; i++) {
+    for (int i = b->first; i < b->first + n; i++) {
         const struct hx_engram_slot *sl = &d->slot[b->done[i].slot];
         if (!sl->job)
             continue;
-        const struct hx_engram_flight *f = sl->job->flight;
-        const struct hx_engram_table *t = &d->s->table[f->table];
         const uint8_t *codes = d->slots + b->done[i].slot * d->slot_bytes + sl->skip;
-        for (int at = 0; at < t->row_bytes; at += 64)
+        for (int at = 0; at < d->s->table[sl->table].row_bytes; at += 64) {
             __builtin_prefetch(codes + at);
-        __builtin_prefetch(d->s->scales[f->table] + sl->job->row * t->scale_bytes);
-        __builtin_prefetch(
-            hx_engram_cache_codes(d->s->cache, f->entry) + sl->job->at * t->row_bytes, 1);
+            __builtin_prefetch(sl->codes_to + at, 1);
+        }
     }
 }
 
-static void handle(struct hx_engram_drive *d, const struct batch *b)
+/* A piece of what is held. */
+static void handle(struct hx_engram_drive *d, struct batch *b)
 {
-    struct hx_engram_flight *finished[BATCH];
+    struct hx_engram_flight *came[PIECE], *finished[PIECE];
     struct tally y;
-    int n_finished = 0;
+    int n = b->n - b->first < PIECE ? b->n - b->first : PIECE, n_came = 0, n_finished = 0;
+    fetch_lines(d, b, n);
     y.n = 0;
     memset(y.table, 0, sizeof(y.table));
-    for (int i = 0; i < b->n; i++) {
-        struct hx_engram_flight *f = complete(d, &b->done[i], b->seen, &y);
+    for (int i = b->first; i < b->first + n; i++) {
+        struct hx_engram_flight *f = complete(d, &b->done[i], b->seen[i], &y);
         if (f)
-            finished[n_finished++] = f;
+            came[n_came++] = f;
+    }
+    b->first += n;
+    if (b->first == b->n)
+        b->first = b->n = 0;
+    /* After all copies: an atomic operation waits for the stores before it. */
+    for (int i = 0; i < n_came; i++) {
+        if (atomic_fetch_sub(&came[i]->left, 1) == 1)
+            finished[n_finished++] = came[i];
     }
     add_tally(d, &y);
     if (n_finished == 0)
@@ -573,29 +586,35 @@ static void handle(struct hx_engram_drive *d, const struct batch *b)
     pthread_mutex_unlock(&d->s->lock);
 }
 
-/* Waits for completions. */
-static void take_done(struct hx_engram_drive *d, struct batch *b, bool more, bool stopping)
+/* Hands queued reads to the kernel and takes completions, as ops->wait says. */
+static void take_done(struct hx_engram_drive *d, struct batch *b, int few, int timeout_us)
+{
+    int n = d->ops->wait(d->io, b->done + b->n, BATCH - b->n, few, timeout_us);
+    if (n < 0) { /* the kernel takes no more now */
+        cut_cap(d);
+        n = d->ops->wait(d->io, b->done + b->n, BATCH - b->n, 1, 1000);
+    }
+    double now = hx_engram_now();
+    for (int end = b->n + (n < 0 ? 0 : n); b->n < end; b->n++) {
+        struct hx_engram_slot *sl = &d->slot[b->done[b->n].slot];
+        b->seen[b->n] = now;
+        d->n_bulk -= sl->bulk; /* their share is free for others */
+        sl->bulk = false;
+    }
+}
+
+static void wait_done(struct hx_engram_drive *d, struct batch *b, bool more, bool stopping)
 {
     /* With many on their way some at a time save most of the wake-ups; a read that is late holds
      * the others up for no longer than TOGETHER_US. */
     int few = in_flight(d) / TOGETHER;
     few = few < 1 ? 1 : few > BATCH / 4 ? BATCH / 4 : few;
     int timeout_us = more ? 0 : few > 1 ? TOGETHER_US : d->retry.first || stopping ? 1000 : TICK_US;
-    int n = d->ops->wait(d->io, b->done, BATCH, few, timeout_us);
-    if (n < 0) { /* the kernel takes no more now */
-        cut_cap(d);
-        n = d->ops->wait(d->io, b->done, BATCH, 1, 1000);
-    }
-    b->n = n < 0 ? 0 : n;
-    b->seen = hx_engram_now();
-    for (int i = 0; i < b->n; i++) { /* their share is free for others */
-        struct hx_engram_slot *sl = &d->slot[b->done[i].slot];
-        d->n_bulk -= sl->bulk;
-        sl->bulk = false;
-    }
+    take_done(d, b, few, timeout_us);
 }
 
-/* Rows of a batch are checked and copied while the drive already reads the next ones. */
+/* Rows are checked and copied while the drive reads the next ones: after each piece of them come
+ * those that have arrived meanwhile, and as many reads as have come are sent again. */
 static void drive_loop(struct hx_engram_drive *d)
 {
     struct hx_engram_stream *s = d->s;
@@ -608,29 +627,36 @@ static void drive_loop(struct hx_engram_drive *d)
             look_around(d, now);
             looked = now;
         }
-        int room = d->cap - (in_flight(d) - held.n);
+        int n_held = held.n - held.first, room = d->cap - (in_flight(d) - n_held), n = 0;
         room = room > BATCH ? BATCH : room < 0 ? 0 : room;
-        pthread_mutex_lock(&s->lock);
-        int n = take_jobs(d, jobs, room, now);
-        bool more = n == BATCH, stopping = s->stopping;
-        d->idle = held.n == 0 && !more && n < room && !stopping;
-        pthread_mutex_unlock(&s->lock);
-        if (stopping && stop_at == 0)
-            stop_at = now + DRAIN_S;
-        if (stopping && (in_flight(d) == 0 || now > stop_at))
-            return;
-        for (int i = 0; i < n; i++)
-            issue(d, jobs[i], now);
-        issue_retries(d, room - n, now);
-        atomic_store(&d->in_flight, in_flight(d));
-        if (held.n > 0) {
-            fetch_lines(d, &held);
-            d->ops->submit(d->io);
-            handle(d, &held);
-            held.n = 0;
-        } else {
-            take_done(d, &held, more, stopping);
+        bool more = false, stopping = stop_at > 0;
+        if (n_held == 0 || room >= PIECE) { /* fewer are not worth a call */
+            pthread_mutex_lock(&s->lock);
+            n = take_jobs(d, jobs, room, now);
+            more = n == BATCH;
+            stopping = s->stopping;
+            d->idle = n_held == 0 && !more && n < room && !stopping;
+            pthread_mutex_unlock(&s->lock);
+            if (stopping && stop_at == 0)
+                stop_at = now + DRAIN_S;
+            if (stopping && (in_flight(d) == 0 || now > stop_at))
+                return;
+            for (int i = 0; i < n; i++)
+                __builtin_prefetch(scales_of(d, jobs[i]));
+            for (int i = 0; i < n; i++)
+                issue(d, jobs[i], now);
+            issue_retries(d, room - n, now);
+            atomic_store(&d->in_flight, in_flight(d));
         }
+        if (n_held == 0) {
+            wait_done(d, &held, more, stopping);
+            continue;
+        }
+        if (n > 0)
+            d->ops->submit(d->io);
+        handle(d, &held);
+        if (held.n > 0 && held.n < BATCH && d->ops->ready(d->io))
+            take_done(d, &held, 1, 0);
     }
 }
 

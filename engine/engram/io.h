@@ -42,6 +42,8 @@ struct hx_engram_io_ops {
      * (-EAGAIN, -ENOMEM: the kernel takes no more now). */
     int (*wait)(struct hx_engram_io *io, struct hx_engram_io_done *done, int max, int min,
                 int timeout_us);
+    /* Whether wait without waiting may find completions. */
+    bool (*ready)(struct hx_engram_io *io);
     /* Ends a wait; from any thread. */
     void (*wake)(struct hx_engram_io *io);
     /* No read may be in flight. Accepts NULL. */

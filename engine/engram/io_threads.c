@@ -149,6 +149,14 @@ static int threads_wait(struct hx_engram_io *io, struct hx_engram_io_done *done,
     return n;
 }
 
+static bool threads_ready(struct hx_engram_io *io)
+{
+    pthread_mutex_lock(&io->mutex);
+    bool ready = io->n_done > 0;
+    pthread_mutex_unlock(&io->mutex);
+    return ready;
+}
+
 static void threads_wake(struct hx_engram_io *io)
 {
     pthread_mutex_lock(&io->mutex);
@@ -158,5 +166,5 @@ static void threads_wake(struct hx_engram_io *io)
 }
 
 const struct hx_engram_io_ops hx_engram_threads = {"threads",      threads_open, threads_queue,
-                                                   threads_submit, threads_wait, threads_wake,
-                                                   threads_close};
+                                                   threads_submit, threads_wait, threads_ready,
+                                                   threads_wake,   threads_close};

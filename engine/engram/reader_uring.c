@@ -27,8 +27,9 @@ static int open_ring(struct hx_engram_io *io, struct hx_error *err)
 {
     const unsigned poll =
         (io->c.iopoll ? IORING_SETUP_IOPOLL : 0) | (io->c.sqpoll ? IORING_SETUP_SQPOLL : 0);
-    const unsigned task[] = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
-                             IORING_SETUP_COOP_TASKRUN, 0};
+    const unsigned task[] = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
+                                 IORING_SETUP_TASKRUN_FLAG,
+                             IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG, 0};
     unsigned entries = 2;
     int r = -EINVAL;
     while (entries < (unsigned)io->c.n_slots + 1)
@@ -172,11 +173,19 @@ static int uring_wait(struct hx_engram_io *io, struct hx_engram_io_done *done, i
     return n > 0 || harmless ? n : r;
 }
 
+/* Completions are in the ring, or the kernel has some to put there. A polled drive says nothing by
+ * itself. */
+static bool uring_ready(struct hx_engram_io *io)
+{
+    return io->c.iopoll || io_uring_cq_ready(&io->ring) > 0 ||
+           (__atomic_load_n(io->ring.sq.kflags, __ATOMIC_RELAXED) & IORING_SQ_TASKRUN);
+}
+
 static void uring_wake(struct hx_engram_io *io)
 {
     uint64_t one = 1;
     (void)!write(io->event, &one, sizeof(one));
 }
 
-const struct hx_engram_io_ops hx_engram_uring = {"io_uring", uring_open, uring_queue, uring_submit,
-                                                 uring_wait, uring_wake, uring_close};
+const struct hx_engram_io_ops hx_engram_uring = {"io_uring", uring_open,  uring_queue, uring_submit,
+                                                 uring_wait, uring_ready, uring_wake,  uring_close};

@@ -86,9 +86,13 @@ struct hx_engram_file {
 
 struct hx_engram_slot {
     struct hx_engram_job *job; /* NULL: given up, its read is still on its way */
+    /* What is needed when the row comes, so that nothing that other threads write is looked at. */
+    struct hx_engram_flight *flight;
+    uint8_t *codes_to, *scales_to; /* place in the group's entry; the scales are there already */
     double issued;
     uint64_t offset;
     uint32_t len, skip, got;
+    uint8_t table;
     bool bulk, short_before;
 };
 
