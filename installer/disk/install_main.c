@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/json_write.h"
 #include "disk/cli.h"
+#include "disk/drives.h"
 #include "disk/efi_boot.h"
 #include "disk/install.h"
 #include "disk/models.h"
@@ -32,6 +33,7 @@ static void help(FILE *to)
         "       hx-install run --disk SERIAL --confirm SERIAL [--keep-models] [--answers FILE]\n"
         "       hx-install models --disk SERIAL --confirm SERIAL [--keep-models]\n"
         "       hx-install models --own\n"
+        "       hx-install drives [--seconds N] [--json]\n"
         "       hx-install speed [--seconds N] [--json]\n"
         "       hx-install prepare [--config]\n"
         "       hx-install reset config|state|everything [--yes|--cancel]\n\n"
@@ -42,6 +44,7 @@ static void help(FILE *to)
         "  models   a drive of its own for the models, from the next start; everything on it is "
         "lost.\n"
         "           --own: back to the system disk's partition\n"
+        "  drives   drives that can hold the models: room, and with --seconds speed\n"
         "  speed    how fast the drive of the models reads\n"
         "  prepare  at each start: a requested reset, file systems that are not there yet; with\n"
         "           --config the reset of the configuration, once /var is mounted\n"
@@ -254,15 +257,108 @@ static int cmd_models(const struct options *opt, const struct hx_root *root, str
     return r;
 }
 
+static void print_drives_json(const struct hx_drives *list)
+{
+    struct hx_buf b = HX_BUF_INIT(1u << 20);
+    struct hx_json_writer w;
+    hx_jw_init(&w, &b, false);
+    hx_jw_array(&w);
+    for (int i = 0; i < list->n; i++) {
+        const struct hx_drive *d = &list->drive[i];
+        const struct {
+            const char *key, *value;
+        } words[] = {{"name", d->disk.name},
+                     {"model", d->disk.model},
+                     {"serial", d->disk.serial},
+                     {"bus", d->disk.bus},
+                     {"content", d->disk.content_text},
+                     {"reason", d->usable ? "" : hx_target_reason(d->disk.verdict)}};
+        const struct {
+            const char *key;
+            bool value;
+        } facts[] = {{"own", d->own},
+                     {"current", d->current},
+                     {"usable", d->usable},
+                     {"models_can_be_kept", d->keepable}};
+        hx_jw_object(&w);
+        for (size_t k = 0; k < sizeof(words) / sizeof(words[0]); k++) {
+            hx_jw_key(&w, words[k].key);
+            hx_jw_str(&w, words[k].value);
+        }
+        for (size_t k = 0; k < sizeof(facts) / sizeof(facts[0]); k++) {
+            hx_jw_key(&w, facts[k].key);
+            hx_jw_bool(&w, facts[k].value);
+        }
+        hx_jw_key(&w, "bytes");
+        hx_jw_uint(&w, d->disk.n_bytes);
+        hx_jw_key(&w, "room");
+        hx_jw_uint(&w, d->room);
+        hx_jw_key(&w, "bytes_per_second");
+        hx_jw_uint(&w, (uint64_t)d->rate);
+        hx_jw_end_object(&w);
+    }
+    hx_jw_end_array(&w);
+    printf("%.*s\n", (int)b.len, (const char *)b.data);
+    hx_buf_done(&b);
+}
+
+static void print_drives(const struct hx_drives *list)
+{
+    for (int i = 0; i < list->n; i++) {
+        const struct hx_drive *d = &list->drive[i];
+        printf("%-10s %7.1f GB  %-6s  %-30s  serial %s\n", d->disk.name,
+               (double)d->disk.n_bytes / 1e9, d->disk.bus, d->disk.model[0] ? d->disk.model : "-",
+               d->disk.serial[0] ? d->disk.serial : "-");
+        if (!d->usable) {
+            printf("           not usable: %s\n", hx_target_reason(d->disk.verdict));
+            continue;
+        }
+        printf("           %s%.1f GB for models%s", d->current ? "holds the models, " : "",
+               (double)d->room / 1e9, d->keepable && !d->current ? ", has models" : "");
+        if (d->rate > 0)
+            printf(", reads %.2f GB/s", d->rate / 1e9);
+        printf("\n");
+    }
+}
+
+static int read_seconds(const struct options *opt, uint64_t *seconds, struct hx_error *err)
+{
+    if (opt->seconds &&
+        (!hx_parse_u64(opt->seconds, strlen(opt->seconds), 60, seconds) || !*seconds))
+        return hx_fail(err, -EINVAL, "--seconds: '%.20s' is no number from 1 to 60", opt->seconds);
+    return 0;
+}
+
+static int cmd_drives(const struct options *opt, const struct hx_root *root, struct hx_error *err)
+{
+    struct hx_drives *list = calloc(1, sizeof(*list));
+    struct hx_system *here = calloc(1, sizeof(*here));
+    uint64_t seconds = 0;
+    int r = list && here ? 0 : hx_fail(err, -ENOMEM, "out of memory");
+    if (r == 0)
+        r = read_seconds(opt, &seconds, err);
+    if (r == 0)
+        r = hx_system_read(root, 0, here, err);
+    if (r == 0)
+        r = hx_drives_list(root, here, (double)seconds, list, err);
+    if (r == 0 && opt->json)
+        print_drives_json(list);
+    else if (r == 0)
+        print_drives(list);
+    free(list);
+    free(here);
+    return r;
+}
+
 static int cmd_speed(const struct options *opt, const struct hx_root *root, struct hx_error *err)
 {
     char path[HX_ROOT_PATH];
     struct hx_speed s;
     uint64_t seconds = 10;
-    if (opt->seconds &&
-        (!hx_parse_u64(opt->seconds, strlen(opt->seconds), 60, &seconds) || !seconds))
-        return hx_fail(err, -EINVAL, "--seconds: '%.20s' is no number from 1 to 60", opt->seconds);
-    int r = hx_root_resolve(root, "/dev/hx170/models", path);
+    int r = read_seconds(opt, &seconds, err);
+    if (r < 0)
+        return r;
+    r = hx_root_resolve(root, "/dev/hx170/models", path);
     if (r == 0)
         r = hx_root_outside(root, "/dev/hx170/models", path);
     if (r < 0)
@@ -370,6 +466,8 @@ int main(int argc, char **argv)
             return usage("models needs either --disk or --own", NULL);
         }
         r = cmd_models(&opt, root, &err);
+    } else if (strcmp(command, "drives") == 0) {
+        r = cmd_drives(&opt, root, &err);
     } else if (strcmp(command, "speed") == 0) {
         r = cmd_speed(&opt, root, &err);
     } else if (strcmp(command, "prepare") == 0) {

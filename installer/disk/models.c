@@ -33,6 +33,18 @@ static struct hx_part *models_of(struct hx_table *t)
     return NULL;
 }
 
+void hx_models_look(const struct hx_disk *d, const char *label, struct hx_models_found *out)
+{
+    struct hx_table *t = calloc(1, sizeof(*t));
+    *out = (struct hx_models_found){0};
+    if (t && hx_table_read(d, t, NULL, NULL) == 0) {
+        const struct hx_part *p = models_of(t);
+        out->keepable = p && !hx_layout_is_installed(t);
+        out->paired = p && strcmp(p->label, label) == 0;
+    }
+    free(t);
+}
+
 static int keep_drive(struct hx_disk *d, struct hx_table *t, const char *label,
                       struct hx_error *err)
 {

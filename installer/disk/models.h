@@ -14,6 +14,14 @@
 /* The label: "models_" and the first 24 digits of the GUID of the partition that it stands for. */
 void hx_models_label(const struct hx_part *own, char out[HX_GPT_LABEL]);
 
+struct hx_models_found {
+    bool keepable; /* hx_models_move with keep takes it */
+    bool paired;   /* its partition stands for the one of this label */
+};
+
+/* What of models is on another drive; one that cannot be read has none. */
+void hx_models_look(const struct hx_disk *d, const char *label, struct hx_models_found *out);
+
 /* target: the other drive, opened alone; own: the table on `boot`. keep: what is in target's models
  * partition, made by another box or an earlier installation, stays (-ENODATA: there is none); else
  * the drive is erased. Ends with a flush on both; cut off, the box starts with its own partition,

@@ -218,6 +218,43 @@ def prepared(machine):
     return machine.root / "dev/hx170/state", machine.root / "dev/hx170/models"
 
 
+def test_drives_for_models(installed):
+    """The system's disk first holds the models; then a whole drive, on request erased or with what is on it."""
+    m = installed
+    (m.root / "srv/models").mkdir(parents=True)
+    drive = m.add_disk("nvme1n1", "259:5", "NVME-BBBB2222", 40 * GIB)
+    m.add_disk("sdb", "8:16", "TINY-1", GIB)
+
+    def drives(*more):
+        status, out, err = m.install("drives", "--json", *more)
+        assert status == 0, err
+        return {d["name"]: d for d in json.loads(out)}
+    d = drives()
+    assert [n for n in d if d[n]["own"]] == [n for n in d if d[n]["current"]] == ["nvme0n1"]
+    assert d["nvme0n1"]["usable"] and d["nvme0n1"]["room"] > 0 and d["nvme0n1"]["bytes_per_second"] == 0
+    assert d["nvme1n1"]["usable"] and not d["nvme1n1"]["models_can_be_kept"] and 39 * GIB < d["nvme1n1"]["room"] < 40 * GIB
+    assert not d["sdb"]["usable"] and d["sdb"]["reason"] == "it is too small"
+    assert drives("--seconds", "1")["nvme1n1"]["bytes_per_second"] > 0
+    assert m.install("models", "--disk", "NVME-BBBB2222", "--confirm", "2222", "--keep-models")[0] == 65
+    assert m.install("models", "--disk", "NVME-BBBB2222", "--confirm", "2222")[0] == 0
+    # Mounted: in use, and still the one that holds them.
+    for file, text in (("partition", "1"), ("dev", "259:6")):
+        m.put(f"sys/block/nvme1n1/nvme1n1p1/{file}", text + "\n")
+    m.put("proc/self/mountinfo", "30 1 259:6 / /srv/models rw - ext4 /dev/nvme1n1p1 rw\n")
+    d = drives()
+    assert [n for n in d if d[n]["current"]] == ["nvme1n1"] and d["nvme1n1"]["usable"] and d["nvme0n1"]["usable"]
+    _, out, _ = m.install("drives")
+    assert "holds the models" in out.split("nvme1n1")[1] and "not usable: it is too small" in out
+    assert m.install("models", "--own")[0] == 0
+    m.put("proc/self/mountinfo", "")
+    d = drives()
+    assert d["nvme0n1"]["current"] and d["nvme1n1"]["models_can_be_kept"] and not d["nvme1n1"]["current"]
+    assert drive.exists()
+    m.run_from("sda", "1.2", m.hash, installer=True)
+    status, _, err = m.install("drives")
+    assert status == 77 and "runs from a stick" in err
+
+
 def label(path):
     return subprocess.run(["/usr/sbin/e2label", str(path)], capture_output=True, text=True, timeout=60).stdout.strip()
 
