@@ -111,6 +111,8 @@ struct hx_backend {
     int (*capture_end)(struct hx_device *dev, struct hx_graph **out, struct hx_error *err);
     int (*replay)(struct hx_device *dev, struct hx_graph *graph, struct hx_error *err);
     void (*graph_free)(struct hx_graph *graph);
+    /* Queues a wait of that time. */
+    int (*spin)(struct hx_device *dev, double seconds, struct hx_error *err);
     /* Reads size bytes and drops them: the measured read bandwidth of the card. */
     int (*read)(struct hx_device *dev, const void *src, size_t size, struct hx_error *err);
     int (*n_sm)(const struct hx_device *dev); /* multiprocessors */

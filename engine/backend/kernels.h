@@ -17,7 +17,8 @@ struct hx_batch {
     const uint8_t *dead;      /* [n_row] 1 inside an image span */
     const int64_t *first_pos; /* [n_seq] position of the sequence's first row in `fresh` rows */
     const int32_t *first_row; /* [n_seq] index of that row */
-    const struct hx_kv_view *const *kv; /* [n_seq]; a view's own arrays are host memory */
+    const struct hx_kv_view *const *kv;        /* [n_seq]; a view's own arrays are host memory */
+    const struct hx_kv_view *const *kv_device; /* [n_seq] their `device`, in device memory */
 };
 
 /* Grids of stored rows (docs/numerics.md). */
@@ -37,15 +38,49 @@ struct hx_hc_args {
     struct hx_tensor *pre, *post, *comb; /* F32 [T, S], [T, S], [T, S, S] */
 };
 
+/* A site whole: hc_expand of the sublayer before (y NULL: done), hc_collapse and rms_norm into x,
+ * hc_mix. */
+struct hx_site_args {
+    struct hx_hc_args mix;       /* its streams are those after expand */
+    const struct hx_tensor *y;   /* BF16 [T, D], with post and comb as they come in */
+    struct hx_tensor *streams;   /* updated */
+    const struct hx_tensor *pre; /* of the site before; not mix.pre */
+    const struct hx_weight *norm;
+    float norm_eps;
+    struct hx_tensor *x; /* BF16 [T, D] */
+};
+
+/* rms_norm of q; rms_norm, rope and quantise (HX_GRID_FP8_B32) of kv; kv_store of the window rows
+ * if row is there. */
+struct hx_latents_args {
+    const struct hx_batch *batch;
+    int layer;
+    struct hx_tensor *q, *kv; /* BF16 [T, q], [T, d] */
+    const struct hx_weight *q_norm, *kv_norm;
+    float eps;
+    const struct hx_tensor *freq;
+    struct hx_tensor *codes, *scales;
+    const int64_t *row; /* NULL: not stored */
+};
+
+/* Engram rows that the host puts into memory that both see: waits until *ready is not 0, then as
+ * engram_rows. */
+struct hx_fetch_args {
+    const uint32_t *ready;
+    const struct hx_tensor *codes, *scales;
+    struct hx_tensor *v;
+};
+
 struct hx_index_args {
     const struct hx_batch *batch;
     int source; /* layer whose keys are scored */
     int ratio;
-    const struct hx_tensor *q;    /* BF16 [T, H, d] on the FP4_B32 grid */
-    const struct hx_tensor *w;    /* BF16 [T, H] */
-    float factor;                 /* d^-0.5 H^-0.5 */
-    bool reference;               /* scores in bf16 steps */
-    int64_t n_visible;            /* keys that the row with most of them sees */
+    const struct hx_tensor *q;                  /* BF16 [T, H, d] on the FP4_B32 grid */
+    const struct hx_tensor *q_codes, *q_scales; /* the same as it is stored */
+    const struct hx_tensor *w;                  /* BF16 [T, H] */
+    float factor;                               /* d^-0.5 H^-0.5 */
+    bool reference;                             /* scores in bf16 steps */
+    int64_t n_visible;            /* at least the keys that the row with most of them sees */
     int topk, cand_block, n_cand; /* limits */
     bool write_cand, read_cand;   /* candidate source; source behind it */
     struct hx_tensor *sel;        /* I32 [T, topk] ascending, -1 behind */
@@ -63,7 +98,9 @@ struct hx_attend_args {
     const struct hx_tensor *sel;                        /* I32 [T, topk] */
     const struct hx_weight *sink;
     float scale;
-    struct hx_tensor *o; /* BF16 [T, H, d] */
+    const struct hx_tensor *freq; /* rotate q before, o back behind; NULL: done apart. Only where
+                                     `rotates` is set */
+    struct hx_tensor *o;          /* BF16 [T, H, d] */
 };
 
 struct hx_route_args {
@@ -168,6 +205,16 @@ struct hx_kernels {
                       const struct hx_tensor *latent, struct hx_tensor *z, ERR);
     /* Keeps the rows row[0..n) (ascending) of x, in place; x->ne[0] becomes n. */
     int (*keep_rows)(DEV, struct hx_tensor *x, const int32_t *row, int n, ERR);
+
+    /* ---- several of these at once, to the bit; optional, NULL where there is none ---- */
+
+    int (*hc_site)(DEV, const struct hx_site_args *a, ERR);
+    int (*latents)(DEV, const struct hx_latents_args *a, ERR);
+    /* rope and quantise (HX_GRID_FP4_B32) of q, in place. */
+    int (*index_queries)(DEV, struct hx_tensor *q, const int64_t *pos, const struct hx_tensor *freq,
+                         struct hx_tensor *codes, struct hx_tensor *scales, ERR);
+    int (*engram_fetch)(DEV, const struct hx_fetch_args *a, ERR);
+    bool rotates; /* attend takes freq */
 };
 
 #undef DEV

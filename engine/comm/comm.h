@@ -32,6 +32,10 @@ struct hx_comm {
     const struct hx_comm_ops *ops;
     int rank, n_ranks;
     bool wide; /* partial sums leave a rank as float32 (tests) */
+    /* Joins are queued on a device that records, without the host; a recording is good as long as
+     * version stays. */
+    bool recordable;
+    int version;
 };
 
 static inline void hx_comm_close(struct hx_comm *c)

@@ -33,8 +33,8 @@ static int pass_time(struct delay *d, const struct hx_backend *be, struct hx_dev
                      size_t bytes, struct hx_error *err)
 {
     double t = hx_comm_link_seconds(&d->link, d->comm.n_ranks, bytes);
-    int r = be->sync(dev, err);
-    for (double end = now() + t; r == 0 && now() < end;)
+    int r = be->spin ? be->spin(dev, t, err) : be->sync(dev, err);
+    for (double end = now() + t; r == 0 && !be->spin && now() < end;)
         ;
     d->spent.n_joins++;
     d->spent.bytes += (int64_t)bytes;
@@ -57,8 +57,11 @@ static int delay_gather(struct hx_comm *c, const struct hx_backend *be, struct h
 {
     size_t rows = (size_t)one->ne[0], width = (size_t)one->ne[1] * 4, n = (size_t)c->n_ranks;
     int r = 0;
-    for (size_t t = 0; r == 0 && t < rows; t++)
-        for (size_t k = 0; r == 0 && k < n; k++) /* its own columns stand for all */
+    /* Its own columns stand for all; queued copies are few, whatever row they end up in. */
+    for (size_t k = 0; r == 0 && be->spin && k < n; k++)
+        r = be->copy(dev, (uint8_t *)all->data + k * rows * width, one->data, rows * width, err);
+    for (size_t t = 0; r == 0 && !be->spin && t < rows; t++)
+        for (size_t k = 0; r == 0 && k < n; k++)
             r = be->copy(dev, (uint8_t *)all->data + (t * n + k) * width,
                          (const uint8_t *)one->data + t * width, width, err);
     return r < 0 ? r : pass_time((struct delay *)c, be, dev, rows * width, err);
@@ -103,7 +106,7 @@ int hx_comm_delay_open(int rank, int n_ranks, const struct hx_comm_link *link, s
     struct delay *d = calloc(1, sizeof(*d));
     if (!d)
         return hx_fail(err, -ENOMEM, "out of memory");
-    d->comm = (struct hx_comm){&ops, rank, n_ranks, false};
+    d->comm = (struct hx_comm){.ops = &ops, .rank = rank, .n_ranks = n_ranks, .recordable = true};
     d->link = *link;
     *out = &d->comm;
     return 0;
@@ -120,4 +123,5 @@ struct hx_comm_spent hx_comm_delay_spent(struct hx_comm *c)
 void hx_comm_delay_set(struct hx_comm *c, const struct hx_comm_link *link)
 {
     ((struct delay *)c)->link = *link;
+    c->version++;
 }

@@ -304,7 +304,7 @@ int hx_comm_thread_open(struct hx_comm_group *g, int rank, struct hx_comm **out,
     struct member *m = calloc(1, sizeof(*m));
     if (!m)
         return hx_fail(err, -ENOMEM, "out of memory");
-    m->comm = (struct hx_comm){&ops, rank, g->n_ranks, g->wide};
+    m->comm = (struct hx_comm){.ops = &ops, .rank = rank, .n_ranks = g->n_ranks, .wide = g->wide};
     m->g = g;
     *out = &m->comm;
     return 0;

@@ -57,7 +57,7 @@ static size_t arrays_bytes(const struct hx_hparams *h, int max_rows, int max_seq
 {
     size_t n_seq = (size_t)max_seq, block = (size_t)h->draft_block, n = n_seq * block;
     size_t of_block = 2 * hx_arrays_room(n * 4) + hx_arrays_room(n * 8) +
-                      hx_arrays_room(n_seq * 8) + hx_arrays_room(n_seq * 4) +
+                      2 * hx_arrays_room(n_seq * 8) + hx_arrays_room(n_seq * 4) +
                       hx_arrays_room(n_seq * (block + 1) * 4);
     size_t of_context = hx_arrays_room((size_t)max_rows * 8);
     return of_block > of_context ? of_block : of_context;
@@ -142,17 +142,22 @@ static struct hx_tensor main_rows(const struct hx_pass *p, int n)
     return t;
 }
 
+void hx_draft_note_pass(struct hx_forward *f, const struct hx_forward_in *in)
+{
+    struct hx_draft *d = f->draft;
+    d->main_rows = &f->rows.set[f->rows.in[d->last_target]];
+    for (int i = 0; i < in->n_seq; i++)
+        d->end[i] = in->seq[i].n_past + in->seq[i].n_tok;
+}
+
 int hx_draft_see_target(struct hx_pass *p, int slot)
 {
-    struct hx_draft *d = p->f->draft;
+    const struct hx_draft *d = p->f->draft;
     int n = p->rows->batch.n_row;
     struct hx_tensor streams = hx_pass_act(p, HX_ACT_STREAMS, n), means = main_rows(p, n);
     HX_RUN(p, stream_mean, &streams, slot, &means);
     if (p->il != d->last_target)
         return 0;
-    d->main_rows = p->rows;
-    for (int i = 0; i < p->in->n_seq; i++)
-        d->end[i] = p->in->seq[i].n_past + p->in->seq[i].n_tok;
     means.n_dims = 2;
     means.ne[1] *= means.ne[2];
     means.ne[2] = 1;
@@ -225,12 +230,15 @@ static int start_block(struct hx_pass *p, struct hx_row_set *set, const struct h
     int64_t *pos = hx_arrays_take(&d->arrays, (size_t)n * 8, &set->batch.pos);
     int64_t *first_pos = hx_arrays_take(&d->arrays, (size_t)n_seq * 8, &set->batch.first_pos);
     int32_t *first_row = hx_arrays_take(&d->arrays, (size_t)n_seq * 4, &set->batch.first_row);
+    const struct hx_kv_view **view =
+        hx_arrays_take(&d->arrays, (size_t)n_seq * 8, &set->batch.kv_device);
     int32_t *id, *token, *ids, *tokens;
     ids = hx_arrays_take(&d->arrays, (size_t)n * 4, &id);
     tokens = hx_arrays_take(&d->arrays, (size_t)n_seq * (size_t)(block + 1) * 4, &token);
     d->tokens.data = token;
     for (int i = 0; i < n_seq; i++) {
         d->view[i] = seq[i].kv;
+        view[i] = seq[i].kv->device;
         first_pos[i] = seq[i].n_past;
         first_row[i] = i * block;
         tokens[i * (block + 1)] = seq[i].anchor;
@@ -265,6 +273,7 @@ static int attend(struct hx_pass *p)
                                     .fresh_scales = &scales,
                                     .sink = hx_pass_weight(p, HX_T_ATTN_SINK),
                                     .scale = (float)pow(h->head_dim, -0.5),
+                                    .freq = hx_pass_turns(p),
                                     .o = &o});
     return 0;
 }
@@ -274,12 +283,15 @@ static int block_layer(struct hx_pass *p, int i)
     enter(p, i);
     int n = p->rows->batch.n_row;
     hx_pass_tap_act(p, "streams", HX_ACT_STREAMS, n);
+    bool have_latent;
+    HX_STEP(hx_pass_site(p, &hx_site_attn, HX_T_ATTN_NORM, n));
     HX_STEP(hx_pass_mix(p, &hx_site_attn, n));
-    HX_STEP(hx_pass_collapse(p, hx_pass_weight(p, HX_T_ATTN_NORM), n));
-    HX_STEP(hx_pass_window_rows(p));
+    HX_STEP(hx_pass_latents(p, &have_latent));
+    if (!have_latent)
+        HX_STEP(hx_pass_window_rows(p));
     hx_pass_tap_act(p, "block_codes", HX_ACT_KV_CODES, n);
     hx_pass_tap_act(p, "block_scales", HX_ACT_KV_SCALES, n);
-    HX_STEP(hx_pass_queries(p));
+    HX_STEP(hx_pass_queries(p, have_latent));
     HX_STEP(attend(p));
     HX_STEP(hx_pass_attn_out(p));
     hx_pass_tap_act(p, "attn.y", HX_ACT_Y, n);
@@ -303,6 +315,7 @@ static int choose_tokens(struct hx_pass *p, int n_seq)
     base.ne[0] = logits.ne[0] = tokens.ne[0] = n_seq;
     latent.ne[0] = z.ne[0] = n;
     p->il = -1;
+    HX_STEP(hx_pass_grow(p, n));
     HX_RUN(p, hc_collapse, &streams, &pre, &h);
     HX_RUN(p, rms_norm, d->norm, (float)f->hp->rms_eps, &h, &hn);
     HX_RUN(p, linear, f->head, false, &hn, &flat);

@@ -59,11 +59,17 @@ static int engram(struct hx_pass *p, int slot)
                      dot = hx_pass_act(p, HX_ACT_ENGRAM_DOT, n),
                      gate = hx_pass_act(p, HX_ACT_ENGRAM_GATE, n);
     size_t n_values = (size_t)(codes.ne[1] * codes.ne[2]);
-    if (p->in->engram_wait)
-        HX_STEP(p->in->engram_wait(p->in->engram_user, slot, p->err));
-    HX_STEP(upload_rows(p, p->rows, p->in->engram[slot].codes, n_values, codes.data));
-    HX_STEP(upload_rows(p, p->rows, p->in->engram[slot].scales, n_values / 32, scales.data));
-    HX_RUN(p, engram_rows, &codes, &scales, &v);
+    HX_STEP(hx_pass_grow(p, n));
+    if (p->recording) {
+        const uint32_t *ready = hx_graphs_engram(p->f, slot, &codes, &scales);
+        HX_RUN(p, engram_fetch, &(struct hx_fetch_args){ready, &codes, &scales, &v});
+    } else {
+        if (p->in->engram_wait)
+            HX_STEP(p->in->engram_wait(p->in->engram_user, slot, p->err));
+        HX_STEP(upload_rows(p, p->rows, p->in->engram[slot].codes, n_values, codes.data));
+        HX_STEP(upload_rows(p, p->rows, p->in->engram[slot].scales, n_values / 32, scales.data));
+        HX_RUN(p, engram_rows, &codes, &scales, &v);
+    }
     HX_STEP(hx_pass_linear(p, HX_T_ENGRAM_WKV, HX_ACT_ENGRAM_V, HX_ACT_ENGRAM_Z, n));
     HX_RUN(p, engram_gate,
            &(struct hx_engram_args){.streams = &streams,
@@ -125,14 +131,25 @@ static int compress(struct hx_pass *p)
                         HX_KV_COMP, b, row);
 }
 
-static int64_t most_visible(const struct hx_pass *p)
+static int64_t most_visible(const struct hx_pass *p, int ratio)
 {
     int64_t most = 0;
     for (int i = 0; i < p->in->n_seq; i++) {
-        int64_t v = (p->in->seq[i].n_past + p->in->seq[i].n_tok) / p->f->hp->ratio[p->il];
+        int64_t v = (p->in->seq[i].n_past + p->in->seq[i].n_tok) / ratio;
         most = v > most ? v : most;
     }
     return most;
+}
+
+/* A recording serves until the context has doubled. */
+int64_t hx_pass_visible(const struct hx_pass *p, int ratio)
+{
+    int64_t n = most_visible(p, ratio), room = 64;
+    if (!p->f->be->capture_begin)
+        return n;
+    while (room < n)
+        room *= 2;
+    return room;
 }
 
 static int select_rows(struct hx_pass *p)
@@ -140,23 +157,29 @@ static int select_rows(struct hx_pass *p)
     const struct hx_hparams *h = p->f->hp;
     int n = p->out->batch.n_row;
     HX_STEP(hx_pass_linear(p, HX_T_INDEX_WQ_B, HX_ACT_QR, HX_ACT_IQ, n));
-    HX_STEP(hx_pass_rope(p, HX_ACT_IQ, &p->out->batch, false));
     HX_STEP(hx_pass_linear(p, HX_T_INDEX_WEIGHTS, HX_ACT_X, HX_ACT_IW, n));
     struct hx_tensor iq = hx_pass_act(p, HX_ACT_IQ, n), codes = hx_pass_act(p, HX_ACT_IQ_CODES, n),
                      scales = hx_pass_act(p, HX_ACT_IQ_SCALES, n), w = hx_pass_act(p, HX_ACT_IW, n),
                      topk = hx_pass_act(p, HX_ACT_TOPK, n), cand = hx_pass_act(p, HX_ACT_CAND, n);
-    HX_RUN(p, quantise, HX_GRID_FP4_B32, &iq, &codes, &scales, &iq);
+    if (p->f->k->index_queries) {
+        HX_RUN(p, index_queries, &iq, p->out->batch.pos, p->freq, &codes, &scales);
+    } else {
+        HX_STEP(hx_pass_rope(p, HX_ACT_IQ, &p->out->batch, false));
+        HX_RUN(p, quantise, HX_GRID_FP4_B32, &iq, &codes, &scales, &iq);
+    }
     if (p->tap) {
         p->score.ne[0] = n;
-        p->score.ne[1] = most_visible(p);
+        p->score.ne[1] = most_visible(p, h->ratio[p->il]);
     }
     HX_RUN(p, index_select,
            &(struct hx_index_args){
                .batch = &p->out->batch,
                .source = p->f->maps->kv_source[p->il],
                .ratio = h->ratio[p->il],
-               .n_visible = most_visible(p),
+               .n_visible = hx_pass_visible(p, h->ratio[p->il]),
                .q = &iq,
+               .q_codes = &codes,
+               .q_scales = &scales,
                .w = &w,
                .factor = (float)(pow(h->index_head_dim, -0.5) * pow(h->index_n_head, -0.5)),
                .reference = p->f->reference,
@@ -201,6 +224,7 @@ static int attend(struct hx_pass *p)
                                     .sel = &topk,
                                     .sink = hx_pass_weight(p, HX_T_ATTN_SINK),
                                     .scale = (float)pow(h->head_dim, -0.5),
+                                    .freq = hx_pass_turns(p),
                                     .o = &o});
     hx_pass_tap(p, "attn.o", &o);
     return 0;
@@ -211,15 +235,23 @@ static int attention(struct hx_pass *p)
     const struct hx_maps *maps = p->f->maps;
     int n_in = p->rows->batch.n_row, n = p->out->batch.n_row;
     bool fewer = p->out != p->rows;
-    HX_STEP(hx_pass_collapse(p, hx_pass_weight(p, HX_T_ATTN_NORM), n_in));
+    HX_STEP(hx_pass_site(p, &hx_site_attn, HX_T_ATTN_NORM, n_in));
     hx_pass_tap_act(p, "attn.x", HX_ACT_X, n_in);
     if (fewer) {
         HX_STEP(hx_pass_keep(p, HX_ACT_STREAMS, n_in, p->out));
+        if (hx_pass_whole_sites(p)) {
+            HX_STEP(hx_pass_keep(p, p->pre_next, n_in, p->out));
+            HX_STEP(hx_pass_keep(p, HX_ACT_POST, n_in, p->out));
+            HX_STEP(hx_pass_keep(p, HX_ACT_COMB, n_in, p->out));
+        }
         if (p->f->draft)
             HX_STEP(hx_draft_keep_rows(p, n_in));
     }
     HX_STEP(hx_pass_mix(p, &hx_site_attn, n));
-    HX_STEP(hx_pass_window_rows(p));
+    bool have_latent;
+    HX_STEP(hx_pass_latents(p, &have_latent));
+    if (!have_latent)
+        HX_STEP(hx_pass_window_rows(p));
     if (maps->is_kv_source[p->il])
         HX_STEP(compress(p));
     if (n == 0) /* the last layer of a pass without logits */
@@ -231,7 +263,7 @@ static int attention(struct hx_pass *p)
         if (p->f->hp->candidate_source >= 0 && p->il > p->f->hp->candidate_source)
             HX_STEP(hx_pass_keep(p, HX_ACT_CAND, n_in, p->out));
     }
-    HX_STEP(hx_pass_queries(p));
+    HX_STEP(hx_pass_queries(p, have_latent));
     if (maps->is_index_source[p->il])
         HX_STEP(select_rows(p));
     HX_STEP(attend(p));
@@ -250,6 +282,7 @@ static int layer(struct hx_pass *p, int il)
     const struct hx_row_sets *rows = &p->f->rows;
     p->il = il;
     p->layer = &p->f->layer[il];
+    p->stored = false;
     p->freq = &p->f->freq[p->f->hp->ratio[il] ? 1 : 0];
     p->rows = &rows->set[rows->in[il]];
     p->out = &rows->set[rows->in[il + 1]];
@@ -260,6 +293,8 @@ static int layer(struct hx_pass *p, int il)
     hx_pass_tap_act(p, "streams", HX_ACT_STREAMS, n);
     if (p->f->maps->engram_slot[il] >= 0)
         HX_STEP(engram(p, p->f->maps->engram_slot[il]));
+    if (p->f->maps->target_slot[il] >= 0 && p->f->draft)
+        HX_STEP(hx_pass_grow(p, n));
     if (p->f->maps->target_slot[il] >= 0 && p->f->draft)
         HX_STEP(hx_draft_see_target(p, p->f->maps->target_slot[il]));
     HX_STEP(attention(p));
@@ -275,6 +310,7 @@ static int head(struct hx_pass *p)
     const struct hx_row_set *wanted = &rows->set[rows->in[p->f->hp->n_layer]];
     int n = wanted->batch.n_row;
     p->il = p->f->hp->n_layer;
+    HX_STEP(hx_pass_grow(p, p->out->batch.n_row));
     if (wanted != p->out) {
         HX_STEP(hx_pass_keep(p, HX_ACT_STREAMS, p->out->batch.n_row, wanted));
         HX_STEP(hx_pass_keep(p, p->pre, p->out->batch.n_row, wanted));
@@ -299,8 +335,9 @@ static int head(struct hx_pass *p)
             HX_JOIN(p, gather, &logits, &all);
             logits = all;
         }
-        HX_STEP(p->f->be->download(p->f->dev, (uint8_t *)p->in->logits + (size_t)t * row,
-                                   logits.data, (size_t)m * row, p->err));
+        float *to = p->recording ? hx_graphs_logits(p->f) : p->in->logits;
+        HX_STEP(p->f->be->download(p->f->dev, (uint8_t *)to + (size_t)t * row, logits.data,
+                                   (size_t)m * row, p->err));
     }
     return 0;
 }
@@ -342,31 +379,42 @@ static int check(const struct hx_forward *f, const struct hx_forward_in *in, str
     return 0;
 }
 
-static int run_layers(struct hx_pass *p)
+/* Everything behind the upload of the row sets. */
+static int queue_layers(struct hx_pass *p)
 {
     struct hx_forward *f = p->f;
-    HX_STEP(hx_row_sets_build(&f->rows, p->in, p->err));
+    f->layer_rows = 0;
+    p->grown = false;
+    p->pre = HX_ACT_PRE;
+    p->pre_next = HX_ACT_PRE2;
     p->rows = &f->rows.set[0];
     HX_STEP(start_streams(p));
     for (int il = 0; il < f->hp->n_layer; il++)
         HX_STEP(layer(p, il));
-    HX_STEP(head(p));
+    return head(p);
+}
+
+static int run_layers(struct hx_pass *p)
+{
+    struct hx_forward *f = p->f;
+    bool done = false;
+    HX_STEP(hx_row_sets_build(&f->rows, p->in, p->err));
+    if (f->draft)
+        hx_draft_note_pass(f, p->in);
+    if (f->graphs && !p->tap)
+        HX_STEP(hx_graphs_run(p, queue_layers, &done));
+    if (done)
+        return 0;
+    HX_STEP(queue_layers(p));
     return f->be->sync(f->dev, p->err);
 }
 
 int hx_forward_run(struct hx_forward *f, const struct hx_forward_in *in, struct hx_error *err)
 {
     HX_STEP(check(f, in, err));
-    struct hx_pass p = {.f = f,
-                        .in = in,
-                        .tap = in->tap,
-                        .tap_user = in->tap_user,
-                        .err = err,
-                        .il = -1,
-                        .pre = HX_ACT_PRE,
-                        .pre_next = HX_ACT_PRE2};
+    struct hx_pass p = {
+        .f = f, .in = in, .tap = in->tap, .tap_user = in->tap_user, .err = err, .il = -1};
     struct hx_buffer *score = NULL;
-    f->layer_rows = 0;
     if (in->tap) { /* index scores are kept for taps alone */
         int64_t rows = 0, most = 1;
         for (int i = 0; i < in->n_seq; i++) {

@@ -142,7 +142,7 @@ void hx_forward_memory(const struct hx_hparams *hp, const struct hx_maps *maps, 
     if (drafts)
         hx_draft_memory(hp, n_ranks, max_tok, max_seq, &more, &more_pinned);
     *device += sets + more;
-    *pinned = sets + more_pinned;
+    *pinned = sets + more_pinned + hx_graphs_bytes(hp);
 }
 
 /* Rotary frequencies, spec model.md 3.3: float32 steps, the power in double. */
@@ -253,6 +253,8 @@ int hx_forward_open(const struct hx_model *m, const struct hx_backend *be, struc
         r = open_rope(f, err);
     if (r == 0)
         r = hx_row_sets_init(&f->rows, f->hp, f->maps, be, dev, max_tok, max_seq, err);
+    if (r == 0)
+        r = hx_graphs_open(f, err);
     if (r < 0) {
         hx_forward_close(f);
         return r;
@@ -265,6 +267,7 @@ void hx_forward_close(struct hx_forward *f)
 {
     if (!f)
         return;
+    hx_graphs_close(f);
     hx_draft_close(f);
     hx_row_sets_done(&f->rows);
     if (f->mem)

@@ -73,7 +73,8 @@ struct hx_forward {
     struct hx_tensor freq[2];         /* F32 [rope_dim/2]: window-only layers, compressed layers */
     struct hx_buffer *mem;
     struct hx_row_sets rows;
-    struct hx_draft *draft; /* NULL: not wanted, or the model has no drafter */
+    struct hx_draft *draft;   /* NULL: not wanted, or the model has no drafter */
+    struct hx_graphs *graphs; /* recorded passes; NULL: the back end has none */
     int64_t layer_rows;
 };
 
@@ -90,6 +91,9 @@ struct hx_pass {
     const struct hx_row_set *rows; /* rows that enter the layer */
     const struct hx_row_set *out;  /* rows that leave it */
     enum hx_act pre, pre_next;     /* coefficients of the site before, of this site */
+    bool grown;                    /* HX_ACT_Y is not in the streams yet */
+    bool stored;                   /* the window rows of this layer are in the ring */
+    bool recording;                /* into a graph: nothing of this very pass but device memory */
     struct hx_tensor score;        /* index scores, with a tap only */
 };
 
@@ -137,20 +141,47 @@ const struct hx_weight *hx_pass_weight(const struct hx_pass *p, enum hx_role rol
 int hx_pass_linear(struct hx_pass *p, enum hx_role role, enum hx_act x, enum hx_act y, int n);
 int hx_pass_norm(struct hx_pass *p, const struct hx_weight *w, enum hx_act x, int n);
 int hx_pass_keep(struct hx_pass *p, enum hx_act which, int n_from, const struct hx_row_set *to);
-/* Sublayer input: streams collapsed with the coefficients of the site before, normed. */
-int hx_pass_collapse(struct hx_pass *p, const struct hx_weight *w, int n);
+/* The beginning of a sublayer: its input, the streams collapsed with the coefficients of the site
+ * before and normed by w; where the back end has a site whole, its coefficients too. */
+int hx_pass_site(struct hx_pass *p, const struct hx_site *s, enum hx_role norm, int n);
+bool hx_pass_whole_sites(const struct hx_pass *p);
+/* Coefficients of the site, if they are not there, for n rows. */
 int hx_pass_mix(struct hx_pass *p, const struct hx_site *s, int n);
-/* Streams of the next site; its coefficients become the ones handed on. */
+/* Streams of the next site; its coefficients become the ones handed on. May leave the streams to
+ * the next hx_pass_site or hx_pass_grow. */
 int hx_pass_expand(struct hx_pass *p, int n);
+int hx_pass_grow(struct hx_pass *p, int n);
 int hx_pass_rope(struct hx_pass *p, enum hx_act which, const struct hx_batch *b, bool inverse);
 /* Window rows of p->rows from act X, quantised. */
 int hx_pass_window_rows(struct hx_pass *p);
-/* Rotated queries of p->out. */
-int hx_pass_queries(struct hx_pass *p);
+/* Window rows and the normed latent of the queries at once, if the back end can and all rows of the
+ * layer are wanted; then p->stored may be set, and *done is. */
+int hx_pass_latents(struct hx_pass *p, bool *done);
+/* Queries of p->out, from their latent if it is there; rotated unless hx_pass_turns. */
+int hx_pass_queries(struct hx_pass *p, bool have_latent);
+/* Rotary table for an attention that rotates, else NULL. */
+const struct hx_tensor *hx_pass_turns(const struct hx_pass *p);
 /* Quantised window rows into the ring. After the attention: it reads what these rows overwrite. */
 int hx_pass_store_window(struct hx_pass *p);
 int hx_pass_attn_out(struct hx_pass *p);
 int hx_pass_ffn(struct hx_pass *p);
+
+/* ---- passes as graphs (dsv41_graph.c) ---- */
+
+/* At least the keys that a row of the pass sees at such a ratio; the same for many passes where the
+ * back end records. */
+int64_t hx_pass_visible(const struct hx_pass *p, int ratio);
+/* Staging memory for recorded passes, bytes, pinned. */
+size_t hx_graphs_bytes(const struct hx_hparams *h);
+int hx_graphs_open(struct hx_forward *f, struct hx_error *err);
+void hx_graphs_close(struct hx_forward *f);
+/* Runs the pass from a recording, or records it if it was seen before, with `queue` putting it onto
+ * the device; *done: it ran. Row sets are built. */
+int hx_graphs_run(struct hx_pass *p, int (*queue)(struct hx_pass *p), bool *done);
+/* Where the recorded pass finds Engram rows and leaves logits. */
+const uint32_t *hx_graphs_engram(const struct hx_forward *f, int slot, struct hx_tensor *codes,
+                                 struct hx_tensor *scales);
+float *hx_graphs_logits(const struct hx_forward *f);
 
 /* ---- drafter (dsv41_draft.c) ---- */
 
@@ -163,6 +194,8 @@ int hx_draft_open(struct hx_forward *f, const struct hx_model *m, int max_rows, 
 void hx_draft_close(struct hx_forward *f);
 /* Called where the streams enter a target layer: keeps their means for hx_forward_keep_context. */
 int hx_draft_see_target(struct hx_pass *p, int slot);
+/* A pass begins, its row sets are built: hx_forward_keep_context will be of its rows. */
+void hx_draft_note_pass(struct hx_forward *f, const struct hx_forward_in *in);
 /* The rows of the pass became fewer behind a target layer. */
 int hx_draft_keep_rows(struct hx_pass *p, int n_from);
 

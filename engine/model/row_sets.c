@@ -35,7 +35,8 @@ size_t hx_row_sets_bytes(const struct hx_hparams *hp, const struct hx_maps *maps
 {
     size_t n = (size_t)max_tok;
     return (size_t)max_sets(hp, maps) * set_bytes(n, (size_t)max_seq) + 2 * hx_arrays_room(n * 4) +
-           2 * hx_arrays_room(n * 8); /* tokens, groups */
+           2 * hx_arrays_room(n * 8) +
+           hx_arrays_room((size_t)max_seq * 8); /* tokens, groups, views */
 }
 
 int hx_row_sets_init(struct hx_row_sets *s, const struct hx_hparams *hp, const struct hx_maps *maps,
@@ -90,7 +91,8 @@ static void fill_set(struct hx_row_sets *s, const struct hx_forward_in *in, cons
     for (int i = 0; i < in->n_seq; i++)
         n += (int)(in->seq[i].n_past + in->seq[i].n_tok - first[i]);
     *set = (struct hx_row_set){.first_pos = first, .first_of_pass = s->first};
-    set->batch = (struct hx_batch){.n_row = n, .n_seq = in->n_seq, .kv = s->view};
+    set->batch = (struct hx_batch){
+        .n_row = n, .n_seq = in->n_seq, .kv = s->view, .kv_device = s->view_device};
     int32_t *seq = hx_arrays_take(&s->arrays, (size_t)n * 4, &set->batch.seq);
     int64_t *pos = hx_arrays_take(&s->arrays, (size_t)n * 8, &set->batch.pos);
     uint8_t *dead = hx_arrays_take(&s->arrays, (size_t)n, &set->batch.dead);
@@ -123,7 +125,8 @@ static void fill_groups(struct hx_row_sets *s, const struct hx_forward_in *in)
     int n = 0;
     for (int i = 0; i < in->n_seq; i++)
         n += (int)((in->seq[i].n_past + in->seq[i].n_tok) / 2 - in->seq[i].n_past / 2);
-    s->groups = (struct hx_batch){.n_row = n, .n_seq = in->n_seq, .kv = s->view};
+    s->groups = (struct hx_batch){
+        .n_row = n, .n_seq = in->n_seq, .kv = s->view, .kv_device = s->view_device};
     int32_t *seq = hx_arrays_take(&s->arrays, (size_t)n * 4, &s->groups.seq);
     int64_t *pos = hx_arrays_take(&s->arrays, (size_t)n * 8, &s->groups.pos);
     int64_t *row = hx_arrays_take(&s->arrays, (size_t)n * 8, &s->group_row);
@@ -148,8 +151,11 @@ int hx_row_sets_build(struct hx_row_sets *s, const struct hx_forward_in *in, str
     int n_tok = 0;
     hx_arrays_reset(&s->arrays);
     s->n_set = 0;
+    const struct hx_kv_view **view =
+        hx_arrays_take(&s->arrays, (size_t)in->n_seq * 8, &s->view_device);
     for (int i = 0; i < in->n_seq; i++) {
         s->view[i] = in->seq[i].kv;
+        view[i] = in->seq[i].kv->device;
         n_tok += in->seq[i].n_tok;
         first_positions(s, in, i);
     }

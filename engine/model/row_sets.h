@@ -25,8 +25,9 @@ struct hx_row_sets {
     int n_set;
     int in[HX_MAX_LAYERS + 1];      /* set of the rows that enter layer L; [n_layer]: head */
     const struct hx_kv_view **view; /* [max_seq] */
-    int64_t *first;                 /* host [n_layer + 1][max_seq] first position entering L */
-    const int32_t *token;           /* device [rows of set 0] */
+    const struct hx_kv_view *const *view_device; /* device [n_seq] */
+    int64_t *first;           /* host [n_layer + 1][max_seq] first position entering L */
+    const int32_t *token;     /* device [rows of set 0] */
     struct hx_batch groups;   /* groups of two that end in this pass: seq, pos = first token */
     const int64_t *group_row; /* device [groups.n_row] */
     struct hx_arrays arrays;

@@ -19,13 +19,15 @@ struct hx_device {
     cudaStream_t stream;
     uint8_t *scratch; /* device */
     size_t used;
-    uint32_t *fault; /* host, mapped: enum hx_cuda_fault */
+    uint32_t *counters; /* device: two of a grid's barrier, then HX_CUDA_COUNTERS, all zero */
+    uint32_t *fault;    /* host, mapped: enum hx_cuda_fault */
     uint32_t *fault_dev;
     struct hx_cuda_table *tables;
     char name[128];
 };
 
-extern const struct hx_kernels hx_cuda_kernels;
+/* exact: without those that do several things at once. */
+extern const struct hx_kernels hx_cuda_kernels, hx_cuda_exact_kernels;
 
 /* 0, or -EIO (device lost or a fault of ours: -ENODEV, -ENOMEM) with what was done and CUDA's
  * words. */

@@ -27,6 +27,11 @@ static int open_memory(struct hx_device *d, struct hx_error *err)
                           "creating a stream", err);
     if (r == 0)
         r = hx_cuda_check(cudaMalloc((void **)&d->scratch, HX_CUDA_SCRATCH), "working memory", err);
+    const size_t counters = (2 + HX_CUDA_COUNTERS) * sizeof(*d->counters);
+    if (r == 0)
+        r = hx_cuda_check(cudaMalloc((void **)&d->counters, counters), "counters", err);
+    if (r == 0)
+        r = hx_cuda_check(cudaMemset(d->counters, 0, counters), "counters", err);
     if (r == 0)
         r = hx_cuda_check(cudaHostAlloc((void **)&d->fault, sizeof(*d->fault), cudaHostAllocMapped),
                           "mapped memory", err);
@@ -52,6 +57,7 @@ static void cuda_close(struct hx_device *d)
         free(t);
     }
     cudaFree(d->scratch);
+    cudaFree(d->counters);
     cudaFreeHost(d->fault);
     free(d);
 }
@@ -228,6 +234,13 @@ static int read_memory(struct hx_device *d, const void *src, size_t size, struct
                          "reading memory", err);
 }
 
+static int spin(struct hx_device *d, double seconds, struct hx_error *err)
+{
+    return seconds > 0
+               ? hx_cuda_check(hx_cu_spin(d->stream, (uint64_t)(seconds * 1e9)), "a wait", err)
+               : 0;
+}
+
 static int n_sm(const struct hx_device *d)
 {
     return d->n_sm;
@@ -258,18 +271,19 @@ void hx_cuda_scratch_reset(struct hx_device *dev, size_t mark)
 }
 
 /* The two differ in which kernels their devices take. */
-#define BACKEND(title, open_device)                                                                \
+#define BACKEND(title, open_device, table)                                                         \
     {                                                                                              \
         .name = title, .open = open_device, .close = cuda_close, .alloc = cuda_alloc,              \
         .free = cuda_free, .address = cuda_address, .upload = cuda_upload,                         \
-        .download = cuda_download, .copy = cuda_copy, .sync = cuda_sync,                           \
-        .kernels = &hx_cuda_kernels, .capture_begin = capture_begin, .capture_end = capture_end,   \
-        .replay = replay, .graph_free = graph_free, .read = read_memory, .n_sm = n_sm,             \
-        .clock = sample_clock,                                                                     \
+        .download = cuda_download, .copy = cuda_copy, .sync = cuda_sync, .kernels = &table,        \
+        .capture_begin = capture_begin, .capture_end = capture_end, .replay = replay,              \
+        .graph_free = graph_free, .read = read_memory, .n_sm = n_sm, .clock = sample_clock,        \
+        .spin = spin,                                                                              \
     }
 
-const struct hx_backend hx_backend_cuda = BACKEND("cuda", cuda_open);
+const struct hx_backend hx_backend_cuda = BACKEND("cuda", cuda_open, hx_cuda_kernels);
 
 /* Every operation by its plain kernel: the CPU back end's bits on the card, to find where a fast
  * kernel drifts. */
-const struct hx_backend hx_backend_cuda_exact = BACKEND("cuda-exact", cuda_open_exact);
+const struct hx_backend hx_backend_cuda_exact =
+    BACKEND("cuda-exact", cuda_open_exact, hx_cuda_exact_kernels);

@@ -10,26 +10,15 @@ static int64_t row_len(const struct hx_tensor *t)
     return t->ne[1] * t->ne[2] * t->ne[3];
 }
 
-static int pack_views(const struct hx_kv_view *const *kv, int n, struct hx_cuda_views *out,
-                      struct hx_error *err)
+static struct hx_cuda_batch pack_batch(const struct hx_batch *b)
 {
-    if (n > HX_CUDA_MAX_SEQ)
-        return hx_fail(err, -EINVAL, "cuda: %d sequences in a pass: at most %d", n,
-                       HX_CUDA_MAX_SEQ);
-    for (int i = 0; i < n; i++)
-        out->of[i] = kv[i]->device;
-    return 0;
-}
-
-static int pack_batch(const struct hx_batch *b, struct hx_cuda_batch *out, struct hx_error *err)
-{
-    *out = (struct hx_cuda_batch){.n_row = b->n_row,
+    return (struct hx_cuda_batch){.n_row = b->n_row,
                                   .seq = b->seq,
                                   .pos = b->pos,
                                   .dead = b->dead,
                                   .first_pos = b->first_pos,
-                                  .first_row = b->first_row};
-    return pack_views(b->kv, b->n_seq, &out->kv, err);
+                                  .first_row = b->first_row,
+                                  .kv = {b->kv_device}};
 }
 
 /* ---- rows ---- */
@@ -125,6 +114,86 @@ static int hc_expand(struct hx_device *dev, const struct hx_tensor *y, const str
     return LAUNCH(hx_cu_hc_expand(dev->stream, y->data, post->data, comb->data, (int)streams->ne[0],
                                   (int)streams->ne[1], streams->ne[2], streams->data),
                   "hc_expand");
+}
+
+/* Rows of a site at a time. */
+#define SITE_TILE 1024
+
+static int hc_site(struct hx_device *dev, const struct hx_site_args *a, struct hx_error *err)
+{
+    int n = (int)a->streams->ne[0], n_stream = (int)a->streams->ne[1], r = 0;
+    int64_t d = a->streams->ne[2];
+    if (!hx_cu_site_takes(n_stream, d)) {
+        if (a->y)
+            r = hc_expand(dev, a->y, a->mix.post, a->mix.comb, a->streams, err);
+        if (r == 0)
+            r = hc_collapse(dev, a->streams, a->pre, a->x, err);
+        if (r == 0)
+            r = rms_norm(dev, a->norm, a->norm_eps, a->x, a->x, err);
+        return r < 0 ? r : hc_mix(dev, &a->mix, err);
+    }
+    size_t mark = dev->used;
+    void *room = hx_cuda_scratch(dev, hx_cu_site_room(n < SITE_TILE ? n : SITE_TILE, d), err);
+    r = room ? 0 : -ENOMEM;
+    for (int64_t t = 0; r == 0 && t < n; t += SITE_TILE) {
+        struct hx_cuda_site c = {.n_row = n - t < SITE_TILE ? (int)(n - t) : SITE_TILE,
+                                 .iters = a->mix.iters,
+                                 .d = d,
+                                 .streams = (uint16_t *)a->streams->data + t * n_stream * d,
+                                 .y = a->y ? (const uint16_t *)a->y->data + t * d : NULL,
+                                 .pre = (const float *)a->pre->data + t * n_stream,
+                                 .pre_next = (float *)a->mix.pre->data + t * n_stream,
+                                 .post = (float *)a->mix.post->data + t * n_stream,
+                                 .comb = (float *)a->mix.comb->data + t * n_stream * n_stream,
+                                 .norm = hx_cuda_weight(a->norm),
+                                 .fn = hx_cuda_weight(a->mix.fn),
+                                 .base = a->mix.base->part[HX_PART_DATA].data,
+                                 .scale = a->mix.scale->part[HX_PART_DATA].data,
+                                 .norm_eps = a->norm_eps,
+                                 .rms_eps = a->mix.rms_eps,
+                                 .hc_eps = a->mix.hc_eps,
+                                 .x = (uint16_t *)a->x->data + t * d,
+                                 .room = room,
+                                 .barrier = dev->counters};
+        r = LAUNCH(hx_cu_site(dev->stream, &c, dev->n_sm), "hc_site");
+    }
+    hx_cuda_scratch_reset(dev, mark);
+    return r;
+}
+
+static int latents(struct hx_device *dev, const struct hx_latents_args *a, struct hx_error *err)
+{
+    struct hx_cuda_latents c = {.batch = pack_batch(a->batch),
+                                .q = a->q->data,
+                                .kv = a->kv->data,
+                                .q_norm = hx_cuda_weight(a->q_norm),
+                                .kv_norm = hx_cuda_weight(a->kv_norm),
+                                .eps = a->eps,
+                                .freq = a->freq->data,
+                                .n_freq = (int)a->freq->ne[0],
+                                .layer = a->layer,
+                                .codes = a->codes->data,
+                                .scales = a->scales->data,
+                                .store = a->row != NULL,
+                                .row = a->row};
+    if (c.batch.n_row == 0)
+        return 0;
+    if (!hx_cu_latents_takes(&c))
+        return hx_fail(err, -ENOTSUP, "cuda: window rows of %lld values",
+                       (long long)a->kv_norm->n_in);
+    return LAUNCH(hx_cu_latents(dev->stream, &c), "latents");
+}
+
+static int index_queries(struct hx_device *dev, struct hx_tensor *q, const int64_t *pos,
+                         const struct hx_tensor *freq, struct hx_tensor *codes,
+                         struct hx_tensor *scales, struct hx_error *err)
+{
+    if (q->ne[0] == 0)
+        return 0;
+    return LAUNCH(hx_cu_index_queries(dev->stream, q->data, (int)q->ne[0], (int)q->ne[1],
+                                      (int)q->ne[2], pos, freq->data, (int)freq->ne[0], codes->data,
+                                      scales->data),
+                  "index_queries");
 }
 
 static int stream_mean(struct hx_device *dev, const struct hx_tensor *streams, int slot,
@@ -248,6 +317,10 @@ static int route(struct hx_device *dev, const struct hx_route_args *a, struct hx
                               .fault = dev->fault_dev};
     if (c.n_row == 0)
         return 0;
+    if (!dev->exact && c.n_row <= 8 * HX_CUDA_COUNTERS &&
+        hx_cu_router_takes(&gate.one, c.n_expert, c.k))
+        return LAUNCH(hx_cu_router(dev->stream, &c, &gate.one, a->z->data, dev->counters + 2),
+                      "route");
     int r = product(dev, &gate, a->z->data, 1, gate.n_in, 0, c.n_row, c.score, err);
     return r < 0 ? r : LAUNCH(hx_cu_route(dev->stream, &c), "route");
 }
@@ -362,7 +435,7 @@ static int experts(struct hx_device *dev, const struct hx_experts_args *x, struc
         r = hx_cuda_choice_of(dev, table[i], x->n_expert, &w[i], err);
     if (r < 0 || n == 0)
         return r;
-    if (!dev->exact && hx_cu_exl3_takes(&w[0], &w[1], &w[2], x->n_expert, used))
+    if (!dev->exact && !w[0].unequal && hx_cu_exl3_takes(&w[0], &w[1], &w[2], x->n_expert, used))
         return exl3_experts(dev, x, w, err);
     if (!x->s1)
         return hx_fail(err, -ENOTSUP, "cuda: experts of this format need a shared one");
@@ -393,10 +466,9 @@ static int kv_store(struct hx_device *dev, const struct hx_batch *batch, enum hx
                     int layer, const int64_t *row, const struct hx_tensor *codes,
                     const struct hx_tensor *scales, struct hx_error *err)
 {
-    struct hx_cuda_views kv;
-    int r = pack_views(batch->kv, batch->n_seq, &kv, err);
-    if (r < 0 || codes->ne[0] == 0)
-        return r;
+    struct hx_cuda_views kv = {batch->kv_device};
+    if (codes->ne[0] == 0)
+        return 0;
     return LAUNCH(hx_cu_kv_store(dev->stream, &kv, (int)which, layer, batch->seq, row,
                                  (int)codes->ne[0], codes->data, (int)row_len(codes), scales->data,
                                  (int)row_len(scales)),
@@ -407,10 +479,9 @@ static int pool_groups(struct hx_device *dev, const struct hx_batch *batch, int 
                        const struct hx_tensor *u, const struct hx_tensor *g, const int32_t *seq,
                        const int64_t *row, struct hx_tensor *lat, struct hx_error *err)
 {
-    struct hx_cuda_batch b;
-    int r = pack_batch(batch, &b, err);
-    if (r < 0 || b.n_row == 0)
-        return r;
+    struct hx_cuda_batch b = pack_batch(batch);
+    if (b.n_row == 0)
+        return 0;
     return LAUNCH(hx_cu_pool_groups(dev->stream, &b, source, u->data, g->data, (int)u->ne[1], seq,
                                     row, (int)lat->ne[0], lat->data),
                   "pool_groups");
@@ -438,8 +509,7 @@ static int index_select(struct hx_device *dev, const struct hx_index_args *a, st
                               .most = a->n_visible,
                               .fault = dev->fault_dev};
     int r = refuse_quantised(a->reference, err);
-    if (r == 0)
-        r = pack_batch(a->batch, &c.batch, err);
+    c.batch = pack_batch(a->batch);
     if (r < 0 || c.batch.n_row == 0)
         return r;
     size_t blocks = (size_t)(c.most / c.cand_block + 1), row = ((size_t)c.most + blocks) * 4;
@@ -449,6 +519,23 @@ static int index_select(struct hx_device *dev, const struct hx_index_args *a, st
     c.blocks = c.score ? hx_cuda_scratch(dev, (size_t)c.tile * blocks * 4, err) : NULL;
     r = c.blocks ? LAUNCH(hx_cu_index_select(dev->stream, &c), "index_select") : -ENOMEM;
     hx_cuda_scratch_reset(dev, mark);
+    return r;
+}
+
+static int attend_plain(struct hx_device *dev, const struct hx_attend_args *a,
+                        const struct hx_cuda_attend *c, struct hx_error *err)
+{
+    int r = 0, n = c->batch.n_row;
+    if (c->freq)
+        r = LAUNCH(hx_cu_rope(dev->stream, a->q->data, n, c->n_head, c->d, c->batch.pos, c->freq,
+                              c->n_freq, false),
+                   "rope");
+    if (r == 0)
+        r = LAUNCH(hx_cu_attend(dev->stream, c), "attend");
+    if (r == 0 && c->freq)
+        r = LAUNCH(hx_cu_rope(dev->stream, c->o, n, c->n_head, c->d, c->batch.pos, c->freq,
+                              c->n_freq, true),
+                   "rope");
     return r;
 }
 
@@ -467,12 +554,15 @@ static int attend(struct hx_device *dev, const struct hx_attend_args *a, struct 
                                .sel = a->source >= 0 ? a->sel->data : NULL,
                                .sink = hx_cuda_weight(a->sink),
                                .scale = a->scale,
+                               .freq = a->freq ? a->freq->data : NULL,
+                               .n_freq = a->freq ? (int)a->freq->ne[0] : 0,
                                .o = a->o->data};
-    int r = pack_batch(a->batch, &c.batch, err);
-    if (r < 0 || c.batch.n_row == 0)
-        return r;
+    int r = 0;
+    c.batch = pack_batch(a->batch);
+    if (c.batch.n_row == 0)
+        return 0;
     if (dev->exact || !hx_cu_attend_split_takes(&c))
-        return LAUNCH(hx_cu_attend(dev->stream, &c), "attend");
+        return attend_plain(dev, a, &c, err);
     size_t mark = dev->used, row = hx_cu_attend_split_room(&c, 1);
     int64_t fit = (int64_t)((HX_CUDA_SCRATCH - dev->used) / 2 / row);
     int n = c.batch.n_row, tile = fit < 1 ? 1 : fit < n ? (int)fit : n;
@@ -495,6 +585,14 @@ static int engram_rows(struct hx_device *dev, const struct hx_tensor *codes,
         return 0;
     return LAUNCH(hx_cu_engram_rows(dev->stream, codes->data, scales->data, n, v->data),
                   "engram_rows");
+}
+
+static int engram_fetch(struct hx_device *dev, const struct hx_fetch_args *a, struct hx_error *err)
+{
+    int64_t n = a->codes->ne[0] * row_len(a->codes);
+    return LAUNCH(
+        hx_cu_engram_fetch(dev->stream, a->ready, a->codes->data, a->scales->data, n, a->v->data),
+        "engram_fetch");
 }
 
 static int engram_gate(struct hx_device *dev, const struct hx_engram_args *a, struct hx_error *err)
@@ -551,26 +649,18 @@ static int confidence(struct hx_device *dev, const struct hx_weight *w, const st
                   "confidence");
 }
 
-const struct hx_kernels hx_cuda_kernels = {
-    .embed = embed,
-    .rms_norm = rms_norm,
-    .linear = linear,
-    .linear_grouped = linear_grouped,
-    .rope = rope,
-    .hc_mix = hc_mix,
-    .hc_collapse = hc_collapse,
-    .hc_expand = hc_expand,
-    .stream_mean = stream_mean,
-    .quantise = quantise,
-    .kv_store = kv_store,
-    .pool_groups = pool_groups,
-    .index_select = index_select,
-    .attend = attend,
-    .route = route,
-    .experts = experts,
-    .engram_rows = engram_rows,
-    .engram_gate = engram_gate,
-    .markov = markov,
-    .confidence = confidence,
-    .keep_rows = keep_rows,
-};
+#define SINGLE_OPERATIONS                                                                          \
+    .embed = embed, .rms_norm = rms_norm, .linear = linear, .linear_grouped = linear_grouped,      \
+    .rope = rope, .hc_mix = hc_mix, .hc_collapse = hc_collapse, .hc_expand = hc_expand,            \
+    .stream_mean = stream_mean, .quantise = quantise, .kv_store = kv_store,                        \
+    .pool_groups = pool_groups, .index_select = index_select, .attend = attend, .route = route,    \
+    .experts = experts, .engram_rows = engram_rows, .engram_gate = engram_gate, .markov = markov,  \
+    .confidence = confidence, .keep_rows = keep_rows
+
+const struct hx_kernels hx_cuda_exact_kernels = {SINGLE_OPERATIONS};
+const struct hx_kernels hx_cuda_kernels = {SINGLE_OPERATIONS,
+                                           .hc_site = hc_site,
+                                           .latents = latents,
+                                           .index_queries = index_queries,
+                                           .engram_fetch = engram_fetch,
+                                           .rotates = true};

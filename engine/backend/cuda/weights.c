@@ -40,17 +40,15 @@ static int32_t mul1_bits(const struct hx_cuda_weight *w)
 static void widen(struct hx_cuda_choice *c, const struct hx_cuda_weight *w)
 {
     bool exl3 = w->format == (int32_t)HX_FORMAT_EXL3, first = !c->has_exl3 && !c->has_plain;
-    bool same =
-        first || (c->mul1_bits == mul1_bits(w) && c->n_out == w->n_out && c->n_in == w->n_in);
-    c->mul1_bits = same ? mul1_bits(w) : 0;
+    int64_t k = (int64_t)w->k_tiles * 16, n = (int64_t)w->n_tiles * 16;
+    c->mul1_bits = first || c->mul1_bits == mul1_bits(w) ? mul1_bits(w) : 0;
+    c->unequal = !first && (c->unequal || w->n_out != c->n_out || w->n_in != c->n_in);
     c->has_exl3 = c->has_exl3 || exl3;
     c->has_plain = c->has_plain || !exl3;
-    c->n_out = w->n_out;
-    c->n_in = w->n_in;
-    if (exl3) {
-        c->k_padded = (int64_t)w->k_tiles * 16;
-        c->n_padded = (int64_t)w->n_tiles * 16;
-    }
+    c->n_out = w->n_out > c->n_out ? w->n_out : c->n_out;
+    c->n_in = w->n_in > c->n_in ? w->n_in : c->n_in;
+    c->k_padded = exl3 && k > c->k_padded ? k : c->k_padded;
+    c->n_padded = exl3 && n > c->n_padded ? n : c->n_padded;
 }
 
 struct hx_cuda_choice hx_cuda_choice_one(const struct hx_weight *w)
@@ -76,15 +74,6 @@ int hx_cuda_choice_of(struct hx_device *dev, const struct hx_weight *const *w, i
     int r = t && host ? 0 : hx_fail(err, -ENOMEM, "out of memory");
     for (int i = 0; r == 0 && i < n; i++) {
         host[i] = hx_cuda_weight(w[i]);
-        /* Kernels take their grid from one width. */
-        if (host[i].n_out != host[0].n_out || host[i].n_in != host[0].n_in) {
-            r = hx_fail(err, -ENOTSUP,
-                        "cuda: expert 0 is %lld x %lld, expert %d %lld x %lld: experts of unequal "
-                        "shares have no kernel yet",
-                        (long long)host[0].n_out, (long long)host[0].n_in, i,
-                        (long long)host[i].n_out, (long long)host[i].n_in);
-            break;
-        }
         widen(&t->choice, &host[i]);
     }
     if (r == 0)

@@ -80,6 +80,13 @@ static __device__ void decode16(const struct key &k, int i, uint16_t *to)
     *(uint4 *)(to + 8) = make_uint4(out[4], out[5], out[6], out[7]);
 }
 
+/* Cosine and sine of row t for frequency f. */
+static __device__ float2 turn_of(const struct hx_cuda_attend &a, int64_t t, int f)
+{
+    float angle = (float)a.batch.pos[t] * a.freq[f];
+    return make_float2((float)cos((double)angle), (float)sin((double)angle));
+}
+
 /* What a block leaves: for each head maximum, sum of weights, weighted values. */
 struct partial {
     float *max, *sum; /* [splits][rows][heads] */
@@ -94,6 +101,7 @@ static __global__ void split_keys(struct hx_cuda_attend a, int first_t, int n_t,
     uint16_t *k_tile = shared, *q_tile = k_tile + KEYS * KP, *p_tile = q_tile + HEADS * KP;
     float *score = (float *)(p_tile + HEADS * PP); /* [HEADS][KEYS] */
     __shared__ struct key keys[KEYS];
+    __shared__ float2 turn[D / 2]; /* of the rotated channels */
     __shared__ int n_sel;
     int split = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t t = first_t + blockIdx.y;
@@ -132,7 +140,16 @@ static __global__ void split_keys(struct hx_cuda_attend a, int first_t, int n_t,
             v = *(const uint4 *)(a.q + (t * a.n_head + h0 + h) * D + c);
         *(uint4 *)(q_tile + h * KP + c) = v;
     }
+    if (a.freq && threadIdx.x < a.n_freq)
+        turn[threadIdx.x] = turn_of(a, t, threadIdx.x);
     __syncthreads();
+    for (int i = threadIdx.x; a.freq && i < HEADS * a.n_freq; i += THREADS) {
+        uint16_t *pair = q_tile + i / a.n_freq * KP + D - 2 * a.n_freq + 2 * (i % a.n_freq);
+        float x = bf16_value(pair[0]), y = bf16_value(pair[1]);
+        float2 r = turn[i % a.n_freq];
+        pair[0] = to_bf16(x * r.x - y * r.y);
+        pair[1] = to_bf16(x * r.y + y * r.x);
+    }
     for (int i = threadIdx.x; i < KEYS * D / 16; i += THREADS) {
         int k = i / (D / 16), c = i % (D / 16) * 16;
         decode16(keys[k], c, k_tile + k * KP + c);
@@ -225,7 +242,17 @@ static __global__ void join(struct hx_cuda_attend a, int first_t, int n_t, int n
             den = den + in.sum[slot] * r;
         }
         den = den + expf(dense_value(&a.sink, h) - max);
-        a.o[(t * a.n_head + h) * a.d + i] = to_bf16(acc / den);
+        uint16_t o = to_bf16(acc / den);
+        if (a.freq) { /* whole warps: d is a multiple of 32 */
+            float x = bf16_value(o), y = __shfl_xor_sync(0xFFFFFFFFu, x, 1);
+            int f = (i - (a.d - 2 * a.n_freq)) / 2;
+            if (i >= a.d - 2 * a.n_freq) {
+                float2 r = turn_of(a, t, f);
+                float c = r.x, s = -r.y;
+                o = to_bf16(i & 1 ? y * s + x * c : x * c - y * s);
+            }
+        }
+        a.o[(t * a.n_head + h) * a.d + i] = o;
     }
 }
 
@@ -245,7 +272,8 @@ static cudaError_t run(cudaStream_t s, const struct hx_cuda_attend *a, int first
 
 bool hx_cu_attend_split_takes(const struct hx_cuda_attend *a)
 {
-    return a->d == 64 || a->d == 128 || a->d == 256 || a->d == 512;
+    bool turns = !a->freq || (a->n_freq <= THREADS && 2 * a->n_freq <= a->d);
+    return turns && (a->d == 64 || a->d == 128 || a->d == 256 || a->d == 512);
 }
 
 static int n_splits(const struct hx_cuda_attend *a)

@@ -16,6 +16,33 @@ cudaError_t hx_cu_engram_rows(cudaStream_t s, const uint8_t *codes, const uint8_
     return cudaGetLastError();
 }
 
+static __global__ void engram_fetch(const volatile uint32_t *ready, const uint8_t *codes,
+                                    const uint8_t *scales, int64_t n, uint16_t *v)
+{
+    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 16;
+    if (threadIdx.x == 0) {
+        while (*ready == 0)
+            ;
+        __threadfence_system();
+    }
+    __syncthreads();
+    if (i >= n)
+        return;
+    /* Past the caches: the host wrote while the card may have read what was there before. */
+    uint4 u = __ldcv((const uint4 *)(codes + i));
+    float s = e8m0(__ldcv(scales + i / 32));
+    const uint32_t word[4] = {u.x, u.y, u.z, u.w};
+    for (int k = 0; k < 16; k++)
+        v[i + k] = to_bf16(e4m3((uint8_t)(word[k / 4] >> k % 4 * 8)) * s);
+}
+
+cudaError_t hx_cu_engram_fetch(cudaStream_t s, const uint32_t *ready, const uint8_t *codes,
+                               const uint8_t *scales, int64_t n, uint16_t *v)
+{
+    engram_fetch<<<(unsigned)((n + 2047) / 2048), 128, 0, s>>>(ready, codes, scales, n, v);
+    return cudaGetLastError();
+}
+
 /* One block a row and stream. */
 static __global__ void engram_gate(struct hx_cuda_gate a)
 {

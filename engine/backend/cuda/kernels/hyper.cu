@@ -1,4 +1,4 @@
-/* Hyper-connections: coefficients, collapse, expand, mean. */
+/* Hyper-connections: coefficients, collapse, expand, mean, and all of a site in one launch. */
 #include "backend/cuda/kernels/numeric.cuh"
 
 #define MAX_STREAM 8
@@ -141,5 +141,259 @@ cudaError_t hx_cu_stream_mean(cudaStream_t s, const uint16_t *streams, int n_row
                               int64_t d, int slot, int n_slot, uint16_t *out)
 {
     stream_mean<<<n_row, 256, 0, s>>>(streams, n_stream, d, slot, n_slot, out);
+    return cudaGetLastError();
+}
+
+/* ---- a site in one launch (docs/kernels.md, "Hyper-connection site") ----
+ *
+ * Four streams. A block has 32 channels of all rows: new streams from the sublayer's output, their
+ * collapse, its part of the sums. Behind a barrier of the grid each block norms its own channels,
+ * and block r makes the coefficients of row r. A row's sums run over slices in one order whatever
+ * the number of rows and launches. */
+
+#define SITE_STREAM 4
+#define SITE_MIX    24 /* coefficients of a row: (2 + 4) 4 */
+#define SITE_SUMS   25 /* and the sum of squares of its streams */
+#define SITE_WIDTH  32 /* channels of a block */
+#define SITE_ROWS   8  /* rows at a time: a warp each */
+
+struct site {
+    struct hx_cuda_site a;
+    int n_slice;
+    float *sums;     /* [n_row][SITE_SUMS][n_slice] */
+    double *squares; /* [n_row][n_slice] of the collapsed values */
+};
+
+static __device__ __forceinline__ float warp_sum32(float v)
+{
+    for (int o = 16; o > 0; o /= 2)
+        v += __shfl_xor_sync(0xFFFFFFFFu, v, o);
+    return v;
+}
+
+/* Rows first_row .. of a slice: a warp has a row, a lane a channel. fn: the lane's weights of the
+ * warp's three coefficients. */
+static __device__ void site_slice(const struct site &p, int slice, int first_row,
+                                  const float fn[3][SITE_STREAM])
+{
+    __shared__ float value[SITE_ROWS][SITE_STREAM][SITE_WIDTH];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int64_t d = p.a.d, t = first_row + warp, c = slice * SITE_WIDTH + lane;
+    int n = min(SITE_ROWS, p.a.n_row - first_row);
+    __syncthreads(); /* the rows before are read */
+    if (warp < n) {
+        uint16_t *s = p.a.streams + t * SITE_STREAM * d + c;
+        float v[SITE_STREAM], ss = 0;
+        for (int j = 0; j < SITE_STREAM; j++)
+            v[j] = bf16_value(s[j * d]);
+        if (p.a.y) {
+            float old[SITE_STREAM], y = bf16_value(p.a.y[t * d + c]);
+            const float *post = p.a.post + t * SITE_STREAM,
+                        *comb = p.a.comb + t * SITE_STREAM * SITE_STREAM;
+            for (int j = 0; j < SITE_STREAM; j++)
+                old[j] = v[j];
+            for (int to = 0; to < SITE_STREAM; to++) {
+                float mix = comb[to] * old[0];
+                for (int j = 1; j < SITE_STREAM; j++)
+                    mix = mix + comb[j * SITE_STREAM + to] * old[j];
+                uint16_t h = to_bf16(post[to] * y + mix);
+                s[to * d] = h;
+                v[to] = bf16_value(h);
+            }
+        }
+        const float *pre = p.a.pre + t * SITE_STREAM;
+        float acc = pre[0] * v[0];
+        for (int j = 1; j < SITE_STREAM; j++)
+            acc = acc + pre[j] * v[j];
+        uint16_t x = to_bf16(acc);
+        p.a.x[t * d + c] = x;
+        for (int j = 0; j < SITE_STREAM; j++) {
+            value[warp][j][lane] = v[j];
+            ss = __fmaf_rn(v[j], v[j], ss);
+        }
+        ss = warp_sum32(ss);
+        double xx = warp_sum((double)bf16_value(x) * (double)bf16_value(x));
+        if (lane == 0) {
+            p.sums[(t * SITE_SUMS + SITE_MIX) * p.n_slice + slice] = ss;
+            p.squares[t * p.n_slice + slice] = xx;
+        }
+    }
+    __syncthreads();
+    for (int r = 0; r < n; r++) {
+        float dot[3] = {0, 0, 0};
+        for (int j = 0; j < SITE_STREAM; j++) {
+            float v = value[r][j][lane];
+            for (int k = 0; k < 3; k++)
+                dot[k] = __fmaf_rn(fn[k][j], v, dot[k]);
+        }
+        for (int k = 0; k < 3; k++)
+            dot[k] = warp_sum32(dot[k]);
+        if (lane < 3)
+            p.sums[((int64_t)(first_row + r) * SITE_SUMS + 3 * warp + lane) * p.n_slice + slice] =
+                lane == 0   ? dot[0]
+                : lane == 1 ? dot[1]
+                            : dot[2];
+    }
+}
+
+/* The collapsed values of the slice, normed. */
+static __device__ void site_norm(const struct site &p, int slice, int first_row)
+{
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int64_t d = p.a.d, t = first_row + warp, c = slice * SITE_WIDTH + lane;
+    if (t >= p.a.n_row)
+        return;
+    double xx = 0;
+    for (int i = lane; i < p.n_slice; i += 32)
+        xx += __ldcg(&p.squares[t * p.n_slice + i]);
+    float scale = rsqrt32((float)(warp_sum(xx) / (double)d) + p.a.norm_eps);
+    uint16_t *x = p.a.x + t * d + c;
+    *x = to_bf16(dense_value(&p.a.norm, c) * (bf16_value(*x) * scale));
+}
+
+/* c [4][4] to one whose rows and columns sum to 1; all in registers. */
+static __device__ void site_balance(float c[SITE_STREAM][SITE_STREAM], int iters, float eps)
+{
+#pragma unroll
+    for (int j = 0; j < SITE_STREAM; j++) {
+        float max = fmaxf(fmaxf(c[j][0], c[j][1]), fmaxf(c[j][2], c[j][3]));
+#pragma unroll
+        for (int t = 0; t < SITE_STREAM; t++)
+            c[j][t] = expf(c[j][t] - max);
+        float r = 1.0f / (c[j][0] + c[j][1] + c[j][2] + c[j][3]);
+#pragma unroll
+        for (int t = 0; t < SITE_STREAM; t++)
+            c[j][t] = c[j][t] * r + eps;
+    }
+    for (int i = 0; i < iters; i++) {
+#pragma unroll
+        for (int j = 0; j < SITE_STREAM && i > 0; j++) {
+            float r = __fdividef(1.0f, c[j][0] + c[j][1] + c[j][2] + c[j][3] + eps);
+#pragma unroll
+            for (int t = 0; t < SITE_STREAM; t++)
+                c[j][t] *= r;
+        }
+#pragma unroll
+        for (int t = 0; t < SITE_STREAM; t++) {
+            float r = __fdividef(1.0f, c[0][t] + c[1][t] + c[2][t] + c[3][t] + eps);
+#pragma unroll
+            for (int j = 0; j < SITE_STREAM; j++)
+                c[j][t] *= r;
+        }
+    }
+}
+
+/* Coefficients of row t, by a whole block. */
+static __device__ void site_coefficients(const struct site &p, int64_t t)
+{
+    __shared__ float m[SITE_SUMS];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int o = warp; o < SITE_SUMS; o += blockDim.x / 32) {
+        float sum = 0;
+        for (int i = lane; i < p.n_slice; i += 32)
+            sum += __ldcg(&p.sums[(t * SITE_SUMS + o) * p.n_slice + i]);
+        sum = warp_sum32(sum);
+        if (lane == 0)
+            m[o] = sum;
+    }
+    __syncthreads();
+    const float *base = p.a.base, *scale = p.a.scale;
+    float r = rsqrtf(m[SITE_MIX] / (float)(SITE_STREAM * p.a.d) + p.a.rms_eps);
+    if (threadIdx.x >= 32 && threadIdx.x < 32 + 2 * SITE_STREAM) {
+        int o = threadIdx.x - 32, s = o % SITE_STREAM, which = o / SITE_STREAM;
+        float v = m[o] * r * scale[which] + base[o];
+        v = 1.0f / (1.0f + expf(-v));
+        if (which == 0)
+            p.a.pre_next[t * SITE_STREAM + s] = v + p.a.hc_eps;
+        else
+            p.a.post[t * SITE_STREAM + s] = 2.0f * v;
+    }
+    if (threadIdx.x == 0) {
+        float c[SITE_STREAM][SITE_STREAM];
+#pragma unroll
+        for (int i = 0; i < SITE_STREAM * SITE_STREAM; i++) {
+            int o = 2 * SITE_STREAM + i;
+            c[i / SITE_STREAM][i % SITE_STREAM] = m[o] * r * scale[2] + base[o];
+        }
+        site_balance(c, p.a.iters, p.a.hc_eps);
+#pragma unroll
+        for (int i = 0; i < SITE_STREAM * SITE_STREAM; i++)
+            p.a.comb[t * SITE_STREAM * SITE_STREAM + i] = c[i / SITE_STREAM][i % SITE_STREAM];
+    }
+    __syncthreads();
+}
+
+/* A lane's weights of the three coefficients of its warp. */
+static __device__ __forceinline__ void site_weights(const struct site &p, int slice,
+                                                    float fn[3][SITE_STREAM])
+{
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < 3; k++) {
+#pragma unroll
+        for (int j = 0; j < SITE_STREAM; j++)
+            fn[k][j] = dense_value(&p.a.fn, ((3 * warp + k) * SITE_STREAM + j) * p.a.d +
+                                                slice * SITE_WIDTH + lane);
+    }
+}
+
+/* Few rows: everything, with a barrier of the grid in the middle. */
+static __global__ void __launch_bounds__(256) site_whole(struct site p)
+{
+    int slice = blockIdx.x;
+    float fn[3][SITE_STREAM];
+    site_weights(p, slice, fn);
+    for (int r = 0; r < p.a.n_row; r += SITE_ROWS)
+        site_slice(p, slice, r, fn);
+    grid_barrier(p.a.barrier, gridDim.x);
+    for (int64_t t = blockIdx.x; t < p.a.n_row; t += gridDim.x)
+        site_coefficients(p, t);
+    for (int r = 0; r < p.a.n_row; r += SITE_ROWS)
+        site_norm(p, slice, r);
+}
+
+/* Many rows: the same in two launches. */
+static __global__ void __launch_bounds__(256) site_first(struct site p)
+{
+    float fn[3][SITE_STREAM];
+    site_weights(p, blockIdx.x, fn);
+    site_slice(p, blockIdx.x, blockIdx.y * SITE_ROWS, fn);
+}
+
+static __global__ void __launch_bounds__(256) site_second(struct site p)
+{
+    if (blockIdx.x == 0) {
+        for (int t = blockIdx.y * SITE_ROWS; t < p.a.n_row && t < (blockIdx.y + 1) * SITE_ROWS; t++)
+            site_coefficients(p, t);
+    }
+    site_norm(p, blockIdx.x, blockIdx.y * SITE_ROWS);
+}
+
+bool hx_cu_site_takes(int n_stream, int64_t d)
+{
+    return n_stream == SITE_STREAM && d % SITE_WIDTH == 0;
+}
+
+size_t hx_cu_site_room(int n_row, int64_t d)
+{
+    size_t slices = (size_t)n_row * (size_t)(d / SITE_WIDTH);
+    return slices * sizeof(double) + slices * SITE_SUMS * sizeof(float);
+}
+
+cudaError_t hx_cu_site(cudaStream_t s, const struct hx_cuda_site *a, int n_sm)
+{
+    struct site p = {};
+    p.a = *a;
+    p.n_slice = (int)(a->d / SITE_WIDTH);
+    p.squares = (double *)a->room;
+    p.sums = (float *)(p.squares + (size_t)a->n_row * (size_t)p.n_slice);
+    /* Four blocks a multiprocessor are there together: the barrier needs them all. */
+    if (a->n_row <= 48 && p.n_slice <= 2 * n_sm) {
+        site_whole<<<(unsigned)p.n_slice, 256, 0, s>>>(p);
+        return cudaGetLastError();
+    }
+    dim3 grid((unsigned)p.n_slice, (unsigned)((a->n_row + SITE_ROWS - 1) / SITE_ROWS));
+    site_first<<<grid, 256, 0, s>>>(p);
+    site_second<<<grid, 256, 0, s>>>(p);
     return cudaGetLastError();
 }

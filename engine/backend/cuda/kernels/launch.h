@@ -45,15 +45,16 @@ struct hx_cuda_choice {
     const struct hx_cuda_weight *table; /* device, [n] */
     const int32_t *sel;                 /* [rows] */
     bool has_exl3, has_plain;
-    int64_t n_out, n_in; /* of all entries */
+    int64_t n_out, n_in; /* the largest of all entries: experts may have unequal shares */
     int64_t k_padded, n_padded;
+    bool unequal; /* entries differ in width */
     int32_t mul1_bits; /* all entries EXL3, codebook mul1, without padding and bias: their bits,
                           else 0 */
 };
 
-#define HX_CUDA_MAX_SEQ 64
+#define HX_CUDA_COUNTERS 1024 /* words that blocks of a launch meet at */
 struct hx_cuda_views {
-    const struct hx_kv_view *of[HX_CUDA_MAX_SEQ]; /* device addresses */
+    const struct hx_kv_view *const *of; /* device, of device addresses */
 };
 
 struct hx_cuda_batch {
@@ -69,6 +70,9 @@ struct hx_cuda_batch {
 /* ---- read.cu ---- */
 /* Reads bytes (a multiple of 16) with n_block blocks of 512 threads. */
 cudaError_t hx_cu_read(cudaStream_t s, const void *p, size_t bytes, int n_block, uint32_t *sink);
+
+/* Nothing for that time. */
+cudaError_t hx_cu_spin(cudaStream_t s, uint64_t nanoseconds);
 
 /* out[i] = {clocks, nanoseconds} of multiprocessor i < n, as far as the blocks get there. */
 cudaError_t hx_cu_clock(cudaStream_t s, uint64_t *out, int n, int n_block);
@@ -104,6 +108,27 @@ cudaError_t hx_cu_hc_expand(cudaStream_t s, const uint16_t *y, const float *post
 cudaError_t hx_cu_stream_mean(cudaStream_t s, const uint16_t *streams, int n_row, int n_stream,
                               int64_t d, int slot, int n_slot, uint16_t *out);
 
+/* A site whole: new streams from the output y of the sublayer before (NULL: they are new), their
+ * collapse normed into x, the site's coefficients. post and comb are read before they are written.
+ * Four streams, d a multiple of 32. room: hx_cu_site_room bytes; barrier: grid_barrier's. */
+struct hx_cuda_site {
+    int n_row, iters;
+    int64_t d;
+    uint16_t *streams;
+    const uint16_t *y;
+    const float *pre;
+    float *pre_next, *post, *comb;
+    struct hx_cuda_weight norm, fn;
+    const float *base, *scale;
+    float norm_eps, rms_eps, hc_eps;
+    uint16_t *x;
+    void *room;
+    uint32_t *barrier;
+};
+bool hx_cu_site_takes(int n_stream, int64_t d);
+size_t hx_cu_site_room(int n_row, int64_t d);
+cudaError_t hx_cu_site(cudaStream_t s, const struct hx_cuda_site *a, int n_sm);
+
 /* ---- product.cu ---- */
 /* y[r][o] = W x[r / x_div], float32. group > 0: output rows in groups of that many, group g reads
  * columns g n_in .. of a row of x. xr, inner: room for rotated inputs [n][k_padded] and products
@@ -114,6 +139,7 @@ cudaError_t hx_cu_product(cudaStream_t s, const struct hx_cuda_choice *w, const 
 cudaError_t hx_cu_to_bf16(cudaStream_t s, const float *x, int64_t n, uint16_t *y);
 
 /* ---- gemv.cu ---- */
+#define HX_CUDA_GEMV_PARTS 4
 /* Fast product of FP8 or BF16 weights; y BF16 or, if NULL, y32. group as above. takes: whether the
  * shape fits (inputs a multiple of 64, outputs and groups of 32). FP8 block exponents must be 8 to
  * 134. */
@@ -140,6 +166,13 @@ struct hx_cuda_route {
     uint32_t *fault;
 };
 cudaError_t hx_cu_route(cudaStream_t s, const struct hx_cuda_route *a);
+
+/* ---- router.cu ---- */
+/* Scores and choice in one launch; a->score is written only. Gate BF16 [n_expert][d], up to 512
+ * experts, d a multiple of 128. count: HX_CUDA_COUNTERS words, zero before and after. */
+bool hx_cu_router_takes(const struct hx_cuda_weight *gate, int n_expert, int k);
+cudaError_t hx_cu_router(cudaStream_t s, const struct hx_cuda_route *a,
+                         const struct hx_cuda_weight *gate, const uint16_t *z, uint32_t *count);
 
 /* ---- exl3.cu ---- */
 /* A layer of EXL3 experts, gate and up of the same bits; y as hx_cu_expert_sum's. */
@@ -170,6 +203,26 @@ cudaError_t hx_cu_pool_groups(cudaStream_t s, const struct hx_cuda_batch *b, int
                               const float *u, const float *g, int d, const int32_t *seq,
                               const int64_t *row, int n_group, uint16_t *lat);
 
+/* Normed queries in place, and window rows normed, rotated, quantised and, if store, put into the
+ * ring. Each as the plain kernels do it, to the bit. */
+struct hx_cuda_latents {
+    struct hx_cuda_batch batch;
+    uint16_t *q, *kv;
+    struct hx_cuda_weight q_norm, kv_norm; /* their n_in: widths of the rows */
+    float eps;
+    const float *freq;
+    int n_freq, layer;
+    uint8_t *codes, *scales;
+    bool store;
+    const int64_t *row; /* where to, -1: nowhere */
+};
+bool hx_cu_latents_takes(const struct hx_cuda_latents *a);
+cudaError_t hx_cu_latents(cudaStream_t s, const struct hx_cuda_latents *a);
+/* Queries of the index: rotated and put onto the FP4_B32 grid, codes, scales and value. */
+cudaError_t hx_cu_index_queries(cudaStream_t s, uint16_t *q, int n_row, int n_head, int d,
+                                const int64_t *pos, const float *freq, int n_freq, uint8_t *codes,
+                                uint8_t *scales);
+
 /* ---- index.cu ---- */
 struct hx_cuda_index {
     struct hx_cuda_batch batch; /* rows first_row .. first_row + n_row - 1 of the call */
@@ -198,6 +251,8 @@ struct hx_cuda_attend {
     const int32_t *sel;
     struct hx_cuda_weight sink;
     float scale;
+    const float *freq; /* attend_split alone: [n_freq], rotate q before and o back; or NULL */
+    int n_freq;
     uint16_t *o;
 };
 cudaError_t hx_cu_attend(cudaStream_t s, const struct hx_cuda_attend *a);
@@ -212,6 +267,9 @@ cudaError_t hx_cu_attend_split(cudaStream_t s, const struct hx_cuda_attend *a, i
 /* ---- engram.cu ---- */
 cudaError_t hx_cu_engram_rows(cudaStream_t s, const uint8_t *codes, const uint8_t *scales,
                               int64_t n_value, uint16_t *v);
+/* The same once *ready is not 0; all three in memory that host and card see. */
+cudaError_t hx_cu_engram_fetch(cudaStream_t s, const uint32_t *ready, const uint8_t *codes,
+                               const uint8_t *scales, int64_t n_value, uint16_t *v);
 struct hx_cuda_gate {
     int n_row, n_stream;
     int64_t d;

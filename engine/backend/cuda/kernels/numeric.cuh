@@ -162,6 +162,30 @@ static __device__ __forceinline__ const uint8_t *row_scale(const struct hx_kv_st
     return row_at(s, j, s->scale_offset, s->scale_bytes);
 }
 
+/* All blocks of a grid, which must fit the card together; what they wrote before is seen by all
+ * behind it (read it past the first-level cache). barrier: two words, zero at the beginning;
+ * launches that share it follow each other. */
+static __device__ __forceinline__ void grid_barrier(uint32_t *barrier, uint32_t n_block)
+{
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        volatile uint32_t *round = barrier + 1;
+        uint32_t now = *round;
+        __threadfence();
+        if (atomicAdd(barrier, 1u) == n_block - 1) {
+            *barrier = 0;
+            __threadfence();
+            *round = now + 1;
+        } else {
+            while (*round == now)
+                ;
+        }
+        __threadfence();
+    }
+    __syncthreads();
+}
+
 static __device__ __forceinline__ void report(uint32_t *fault, enum hx_cuda_fault what)
 {
     *(volatile uint32_t *)fault = what;

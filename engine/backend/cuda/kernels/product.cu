@@ -19,6 +19,11 @@ static __global__ void plain(struct hx_cuda_choice c, const uint16_t *x, int x_d
     const struct hx_cuda_weight *w = choose(&c, r);
     if (o >= c.n_out || w->format == HX_FORMAT_EXL3_ID)
         return;
+    if (o >= w->n_out) { /* a smaller share than others */
+        if (lane == 0)
+            y[r * c.n_out + o] = 0;
+        return;
+    }
     const uint16_t *row = x + r / x_div * x_stride + (group > 0 ? o / group * w->n_in : 0);
     double sum = 0;
     for (int64_t i = lane; i < w->n_in; i += 32)
@@ -116,6 +121,11 @@ static __global__ void rotate_out(struct hx_cuda_choice c, const double *in, flo
     const struct hx_cuda_weight *w = choose(&c, r);
     if (w->format != HX_FORMAT_EXL3_ID)
         return;
+    if ((int64_t)blockIdx.x * 8 >= w->n_tiles) { /* a smaller share than others */
+        if (o < c.n_out)
+            y[r * c.n_out + o] = 0;
+        return;
+    }
     double v = hadamard128(in[r * c.n_padded + o], shared);
     if (o >= w->n_out)
         return;

@@ -44,3 +44,22 @@ cudaError_t hx_cu_clock(cudaStream_t s, uint64_t *out, int n, int n_block)
     sample<<<n_block, 32, 0, s>>>(out, n);
     return cudaGetLastError();
 }
+
+static __device__ __forceinline__ uint64_t nanoseconds(void)
+{
+    uint64_t t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+
+static __global__ void spin(uint64_t time)
+{
+    for (uint64_t end = nanoseconds() + time; nanoseconds() < end;)
+        ;
+}
+
+cudaError_t hx_cu_spin(cudaStream_t s, uint64_t time)
+{
+    spin<<<1, 1, 0, s>>>(time);
+    return cudaGetLastError();
+}

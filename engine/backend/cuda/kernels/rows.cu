@@ -1,5 +1,5 @@
 /* Row by row: embedding, RMSNorm, rotary embedding, grids, keeping rows. */
-#include "backend/cuda/kernels/numeric.cuh"
+#include "backend/cuda/kernels/grid.cuh"
 
 static __global__ void embed(const uint16_t *table, const int32_t *token, int n_stream, int64_t d,
                              uint16_t *streams, float *pre)
@@ -93,42 +93,6 @@ cudaError_t hx_cu_keep_rows(cudaStream_t s, uint8_t *x, size_t row_bytes, const 
 
 /* ---- grids ---- */
 
-static __device__ uint8_t encode_e4m3(float x)
-{
-    uint8_t sign = __float_as_uint(x) >> 31 ? 0x80 : 0;
-    float a = fabsf(x);
-    if (a >= 448.0f)
-        return sign | 0x7E;
-    if (a == 0)
-        return sign;
-    int e;
-    frexpf(a, &e);
-    e = e - 1 < -6 ? -6 : e - 1;
-    int steps = (int)rintf(ldexpf(a, 3 - e));
-    return sign | (uint8_t)(steps + (e + 6) * 8);
-}
-
-static __device__ uint8_t encode_e2m1(float x)
-{
-    const float middle[7] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
-    uint8_t sign = __float_as_uint(x) >> 31 ? 8 : 0, code = 0;
-    float a = fabsf(x);
-    for (int i = 0; i < 7; i++)
-        code += a > middle[i] || (a == middle[i] && (i & 1));
-    return sign | code;
-}
-
-static __device__ uint8_t pow2_scale(float t)
-{
-    uint32_t u = __float_as_uint(t);
-    return (uint8_t)((u >> 23 & 0xFF) + ((u & 0x7FFFFF) != 0));
-}
-
-static __device__ float clamp(float x, float limit)
-{
-    return x > limit ? limit : x < -limit ? -limit : x;
-}
-
 /* One thread a block of 32 or 16 channels. */
 static __global__ void quantise(int grid, const uint16_t *x, int64_t n_block, int d, uint8_t *codes,
                                 uint8_t *scales, uint16_t *value)
@@ -145,7 +109,7 @@ static __global__ void quantise(int grid, const uint16_t *x, int64_t n_block, in
             amax = a;
     }
     if (grid == 0) {
-        scales[b] = pow2_scale(fmaxf(amax, 1e-4f) * (float)(1.0 / 448.0));
+        scales[b] = fp8_scale(amax);
         float s = e8m0(scales[b]);
         for (int i = 0; i < n; i++) {
             uint8_t c = encode_e4m3(clamp(v[i] / s, 448.0f));
@@ -157,7 +121,7 @@ static __global__ void quantise(int grid, const uint16_t *x, int64_t n_block, in
     }
     float s;
     if (grid == 1) {
-        scales[b] = pow2_scale(fmaxf(amax, 0x6p-126f) * (float)(1.0 / 6.0));
+        scales[b] = fp4_scale(amax);
         s = e8m0(scales[b]);
     } else {
         scales[b] = encode_e4m3(fmaxf(amax, 0x6p-9f) / 6.0f);
@@ -180,5 +144,129 @@ cudaError_t hx_cu_quantise(cudaStream_t s, int grid, const uint16_t *x, int64_t 
     int64_t n_block = n_row * d / (grid == 2 ? 16 : 32);
     quantise<<<(unsigned)((n_block + 127) / 128), 128, 0, s>>>(grid, x, n_block, d, codes, scales,
                                                                value);
+    return cudaGetLastError();
+}
+
+/* ---- several at once ---- */
+
+static __device__ __forceinline__ float2 rotated(float a, float b, float angle)
+{
+    float c = (float)cos((double)angle), s = (float)sin((double)angle);
+    return make_float2(a * c - b * s, a * s + b * c);
+}
+
+static __device__ void window_row(const struct hx_cuda_latents &a, int64_t t)
+{
+    __shared__ double part[32];
+    extern __shared__ uint16_t v[];
+    int d = (int)a.kv_norm.n_in, lane = threadIdx.x % 32;
+    uint16_t *x = a.kv + t * d;
+    double sum = 0;
+    for (int i = threadIdx.x; i < d; i += blockDim.x) {
+        double f = bf16_value(x[i]);
+        sum += f * f;
+    }
+    float scale = rsqrt32((float)(block_sum(sum, part) / (double)d) + a.eps);
+    for (int i = threadIdx.x; i < d; i += blockDim.x)
+        v[i] = to_bf16(dense_value(&a.kv_norm, i) * (bf16_value(x[i]) * scale));
+    __syncthreads();
+    for (int f = threadIdx.x; f < a.n_freq; f += blockDim.x) {
+        uint16_t *pair = v + d - 2 * a.n_freq + 2 * f;
+        float2 r =
+            rotated(bf16_value(pair[0]), bf16_value(pair[1]), (float)a.batch.pos[t] * a.freq[f]);
+        pair[0] = to_bf16(r.x);
+        pair[1] = to_bf16(r.y);
+    }
+    __syncthreads();
+    uint8_t *ring = NULL, *ring_scale = NULL;
+    if (a.store && a.row[t] >= 0) {
+        const struct hx_kv_stream *s = &a.batch.kv.of[a.batch.seq[t]]->window[a.layer];
+        ring = (uint8_t *)row_data(s, a.row[t]);
+        ring_scale = (uint8_t *)row_scale(s, a.row[t]);
+    }
+    for (int b = threadIdx.x / 32; b < d / 32; b += blockDim.x / 32) {
+        int i = 32 * b + lane;
+        float f = bf16_value(v[i]);
+        uint8_t s = fp8_scale(warp_magnitude(f)), c = encode_e4m3(clamp(f / e8m0(s), 448.0f));
+        x[i] = v[i];
+        a.codes[t * d + i] = c;
+        if (ring)
+            ring[i] = c;
+        if (lane == 0) {
+            a.scales[t * (d / 32) + b] = s;
+            if (ring)
+                ring_scale[b] = s;
+        }
+    }
+}
+
+/* Blocks (row, 0): queries; (row, 1): window rows. */
+static __global__ void latents(struct hx_cuda_latents a)
+{
+    __shared__ double part[32];
+    if (blockIdx.y == 1) {
+        window_row(a, blockIdx.x);
+        return;
+    }
+    int64_t k = a.q_norm.n_in;
+    uint16_t *x = a.q + blockIdx.x * k;
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < k; i += blockDim.x) {
+        double v = bf16_value(x[i]);
+        sum += v * v;
+    }
+    float scale = rsqrt32((float)(block_sum(sum, part) / (double)k) + a.eps);
+    for (int64_t i = threadIdx.x; i < k; i += blockDim.x)
+        x[i] = to_bf16(dense_value(&a.q_norm, i) * (bf16_value(x[i]) * scale));
+}
+
+bool hx_cu_latents_takes(const struct hx_cuda_latents *a)
+{
+    return a->kv_norm.n_in % 32 == 0 && a->kv_norm.n_in <= 8192;
+}
+
+cudaError_t hx_cu_latents(cudaStream_t s, const struct hx_cuda_latents *a)
+{
+    latents<<<dim3((unsigned)a->batch.n_row, 2), 256, (size_t)a->kv_norm.n_in * 2, s>>>(*a);
+    return cudaGetLastError();
+}
+
+/* A warp a head of a row. */
+static __global__ void index_queries(uint16_t *q, int n_head, int d, const int64_t *pos,
+                                     const float *freq, int n_freq, uint8_t *codes, uint8_t *scales)
+{
+    int64_t t = blockIdx.x, h = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;
+    int lane = threadIdx.x % 32;
+    if (h >= n_head)
+        return;
+    uint16_t *x = q + (t * n_head + h) * d;
+    codes += (t * n_head + h) * (d / 2);
+    scales += (t * n_head + h) * (d / 32);
+    for (int f = lane; f < n_freq; f += 32) {
+        uint16_t *pair = x + d - 2 * n_freq + 2 * f;
+        float2 r = rotated(bf16_value(pair[0]), bf16_value(pair[1]), (float)pos[t] * freq[f]);
+        pair[0] = to_bf16(r.x);
+        pair[1] = to_bf16(r.y);
+    }
+    __syncwarp();
+    for (int b = 0; b < d / 32; b++) {
+        float f = bf16_value(x[32 * b + lane]);
+        uint8_t s = fp4_scale(warp_magnitude(f));
+        uint32_t c = encode_e2m1(clamp(f / e8m0(s), 6.0f));
+        x[32 * b + lane] = to_bf16(e2m1(c) * e8m0(s));
+        uint32_t high = __shfl_down_sync(0xFFFFFFFFu, c, 1);
+        if (lane % 2 == 0)
+            codes[16 * b + lane / 2] = (uint8_t)(c | high << 4);
+        if (lane == 0)
+            scales[b] = s;
+    }
+}
+
+cudaError_t hx_cu_index_queries(cudaStream_t s, uint16_t *q, int n_row, int n_head, int d,
+                                const int64_t *pos, const float *freq, int n_freq, uint8_t *codes,
+                                uint8_t *scales)
+{
+    dim3 grid((unsigned)n_row, (unsigned)((n_head + 7) / 8));
+    index_queries<<<grid, 256, 0, s>>>(q, n_head, d, pos, freq, n_freq, codes, scales);
     return cudaGetLastError();
 }
