@@ -539,11 +539,11 @@ struct batch {
     int first, n;
 };
 
-/* The next n rows, and where they go, are in no cache yet: all on their way there before the first
- * one is looked at. */
-static void fetch_lines(const struct hx_engram_drive *d, const struct batch *b, int n)
+/* Rows that came, and where they go, are in no cache yet: all on their way there before the first
+ * one is looked at, while the kernel takes the next reads. */
+static void fetch_lines(const struct hx_engram_drive *d, const struct batch *b, int first)
 {
-    for (int i = b->first; i < b->first + n; i++) {
+    for (int i = first; i < b->n; i++) {
         const struct hx_engram_slot *sl = &d->slot[b->done[i].slot];
         if (!sl->job)
             continue;
@@ -561,7 +561,6 @@ static void handle(struct hx_engram_drive *d, struct batch *b)
     struct hx_engram_flight *came[PIECE], *finished[PIECE];
     struct tally y;
     int n = b->n - b->first < PIECE ? b->n - b->first : PIECE, n_came = 0, n_finished = 0;
-    fetch_lines(d, b, n);
     y.n = 0;
     memset(y.table, 0, sizeof(y.table));
     for (int i = b->first; i < b->first + n; i++) {
@@ -595,12 +594,14 @@ static void take_done(struct hx_engram_drive *d, struct batch *b, int few, int t
         n = d->ops->wait(d->io, b->done + b->n, BATCH - b->n, 1, 1000);
     }
     double now = hx_engram_now();
-    for (int end = b->n + (n < 0 ? 0 : n); b->n < end; b->n++) {
+    int first = b->n;
+    for (int end = first + (n < 0 ? 0 : n); b->n < end; b->n++) {
         struct hx_engram_slot *sl = &d->slot[b->done[b->n].slot];
         b->seen[b->n] = now;
         d->n_bulk -= sl->bulk; /* their share is free for others */
         sl->bulk = false;
     }
+    fetch_lines(d, b, first);
 }
 
 static void wait_done(struct hx_engram_drive *d, struct batch *b, bool more, bool stopping)
