@@ -59,8 +59,10 @@ h = [statistics.median(c) for c in zip(*hx)]
 b = [statistics.median(c) for c in zip(*bare)]
 kernel = b[3] - b[4]
 ratio, late = h[0] / f[0], h[2] / f[2]
-print(f"median of {repeats}, depth {depth}, {block} bytes, direct: fio {f[0]:.0f} reads/s p99 {f[2]:.0f} us "
-      f"{f[3]:.2f} core-s/M; hx-bench {h[0]:.0f} rows/s p99 {h[2]:.0f} us {h[3]:.2f} core-s/M")
+print(f"median of {repeats}, depth {depth}, {block} bytes, direct:")
+for name, m in (("fio", f), ("bare loop", b), ("hx-bench", h)):
+    print(f"{name:9} {m[0]:10.0f} /s  p50 {m[1]:8.1f} us  p99 {m[2]:8.1f} us  {m[3]:6.2f} core-s/M"
+          f" = {m[4]:.2f} user + {m[3] - m[4]:.2f} kernel")
 print(f"rows/s {ratio:.3f} of fio (at least 0.95), p99 {late:.3f} of fio's (at most 1.2)")
 print(f"CPU {h[3]:.2f} core-s/M, of which user space {h[4]:.2f} (below 1.5); the kernel takes {kernel:.2f} of the bare loop")
 sys.exit(0 if ratio >= 0.95 and late <= 1.2 and h[3] < 1.5 else 1)
