@@ -69,6 +69,10 @@ static const struct row rows[] = {
          "lock file of the owner's own for the model; empty: one of the system"),
     TEXT("model_lock_sha256", model_lock_sha256, "", hx_valid_sha256, ANY,
          "what that lock file has to hash to: the owner's consent to it"),
+    TEXT("models_disk", models_disk, "", hx_valid_serial, ANY,
+         "drive for the models: system, or a serial number; empty: as it is"),
+    TEXT("erase_models_disk", erase_models_disk, "", hx_valid_serial, ANY,
+         "the same number again: that drive is erased; empty: the models on it are kept"),
     OTHER("accept_model_licence", accept_model_licence, HX_CONF_BOOL, 0, 0, "no", NULL, ANY,
           "the owner has read and accepts the licences of the model's files"),
     TEXT("model_source", model_source, "default", hx_valid_source, ANY,
@@ -406,6 +410,10 @@ int hx_box_check(const struct hx_box *b, enum hx_box_form form, struct hx_error 
     if (r == 0 && *b->model_lock && !*b->model_lock_sha256)
         r = together(err, "model_lock_sha256",
                      "missing; it says that you agree to what the lock file lists");
+    if (r == 0 && *b->erase_models_disk && strcmp(b->erase_models_disk, b->models_disk) != 0)
+        r = together(err, "erase_models_disk", "has to repeat models_disk");
+    if (r == 0 && strcmp(b->erase_models_disk, "system") == 0)
+        r = together(err, "erase_models_disk", "the system's disk is not erased by this");
     if (r == 0 && strcmp(b->model, "none") != 0 && !b->accept_model_licence)
         r = together(err, "accept_model_licence", "has to be yes for a model to be downloaded");
     if (r == 0 && strcmp(b->model, "none") != 0 && b->network == HX_NET_NONE &&

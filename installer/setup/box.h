@@ -49,15 +49,18 @@ struct hx_box {
     char model[64];                  /* name of a lock file, "none" */
     char model_lock[512];            /* lock file of the owner's own that is to be taken over, "" */
     char model_lock_sha256[65]; /* the model's lock file is the owner's own; "": the system's */
-    bool accept_model_licence;  /* the owner accepts the licences of the model's files */
-    char model_source[512];     /* "default", an address of a mirror, or an absolute folder */
-    char token_file[512];       /* file with the access token, "": none or unchanged */
-    int64_t bandwidth;          /* bytes per second, 0: no cap */
-    char schedule[64];          /* "22:00-06:00", "": always */
-    int64_t power_cap_watts;    /* of each card */
-    int layout;                 /* enum hx_box_layout */
-    int64_t context;            /* tokens of one sequence */
-    char expert_cmdline[512];   /* further words for the kernel */
+    /* An order, gone once it is done: "" as it is, "system" the system's disk, a serial number. */
+    char models_disk[128];
+    char erase_models_disk[128]; /* the same number again: everything on it may go */
+    bool accept_model_licence;   /* the owner accepts the licences of the model's files */
+    char model_source[512];      /* "default", an address of a mirror, or an absolute folder */
+    char token_file[512];        /* file with the access token, "": none or unchanged */
+    int64_t bandwidth;           /* bytes per second, 0: no cap */
+    char schedule[64];           /* "22:00-06:00", "": always */
+    int64_t power_cap_watts;     /* of each card */
+    int layout;                  /* enum hx_box_layout */
+    int64_t context;             /* tokens of one sequence */
+    char expert_cmdline[512];    /* further words for the kernel */
     /* Wizard: not in an answers file. */
     char done[256]; /* ids of answered steps, separated by spaces */
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/json_read.h"
+#include "setup/drive.h"
 #include "setup/lock.h"
 #include "setup/stream.h"
 
@@ -153,10 +154,8 @@ static void take_disk(struct hx_jv v, struct disk *d)
         d->keepable = false;
     if (!hx_jv_double(hx_jv_get(v, "bytes"), &d->bytes) || d->bytes < 0)
         d->bytes = 0;
-    char label[300];
-    snprintf(label, sizeof(label), "%.20s %.30s, serial %.40s, %.0f GB, %.40s", d->name, d->model,
-             d->serial, d->bytes / 1e9, d->content);
-    memcpy(d->label, label, sizeof(label));
+    struct hx_drive_words words = {d->name, d->model, d->serial, d->content, d->bytes};
+    hx_drive_label(&words, d->label, sizeof(d->label));
 }
 
 static int take_disks(struct install *in, const char *json, struct hx_error *err)

@@ -382,6 +382,20 @@ static int take_lock(struct hx_setup *s, const struct options *o, bool install, 
     return r == 0 ? EX_OK : fail(r == -EBUSY ? EX_UNAVAILABLE : EX_CANTCREAT, &err);
 }
 
+/* The drive that was chosen for the models holds them from the next start on. */
+static void restart_machine(const struct hx_setup *s)
+{
+    static const char *const argv[] = {"systemctl", "--no-block", "reboot", NULL};
+    struct hx_error err;
+    char *out = NULL;
+    int rc = 0;
+    printf("The models have another drive now: the machine starts again.\n");
+    fflush(stdout);
+    if (hx_setup_tool(s, argv, 60000, &rc, &out, &err) < 0 || rc != 0)
+        fprintf(stderr, "hx-setup: %s: start it again by hand\n", err.text);
+    free(out);
+}
+
 static int command_ask(struct hx_setup *s, const struct options *o)
 {
     bool install = o->n_words ? strcmp(o->word[0], "install") == 0 : hx_installer_mode(s);
@@ -404,6 +418,8 @@ static int command_ask(struct hx_setup *s, const struct options *o)
     if (isatty(STDIN_FILENO))
         kernel_on_console(s, KERNEL_LOUD);
     hx_setup_unlock(s);
+    if (code == EX_OK && s->restart && !s->cold_start)
+        restart_machine(s);
     return code;
 }
 

@@ -233,8 +233,10 @@ int hx_setup_activate(struct hx_setup *s, struct hx_error *err)
         {"systemctl", "--no-block", "restart", "hx-fetch.service"},
         {"systemctl", "--no-block", "start", "multi-user.target"},
     };
+    enum { N_LATE = 2 }; /* not on a drive that holds the models only until the restart */
     int r = hx_setup_render(s, err);
-    for (size_t i = 0; r == 0 && i < sizeof(tools) / sizeof(tools[0]); i++) {
+    const size_t n = sizeof(tools) / sizeof(tools[0]) - (s->restart ? N_LATE : 0);
+    for (size_t i = 0; r == 0 && i < n; i++) {
         struct hx_error why;
         char *out = NULL;
         int rc;

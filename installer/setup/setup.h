@@ -35,6 +35,7 @@ struct hx_setup {
     char token[512];   /* entered just now, "": none; wiped after apply */
     int lock_fd;       /* of the one setup that may run (lock.h), -1: not held */
     bool cold_start;   /* apply found that the machine has to be switched off and on */
+    bool restart;      /* apply gave the models another drive: it counts from the next start */
 };
 
 struct hx_setup_step {

@@ -6,6 +6,7 @@
 
 #include "base/json_read.h"
 #include "base/sha256.h"
+#include "setup/drive.h"
 #include "setup/media.h"
 #include "setup/setup.h"
 #include "setup/valid.h"
@@ -145,14 +146,18 @@ static double gib(uint64_t bytes)
     return (double)bytes / (1 << 30);
 }
 
-static int check_room(const struct room *room, struct hx_error *err)
+/* On the drive that holds the models now, or on the one that was chosen for them. */
+static int check_room(const struct hx_setup *s, const struct room *room, struct hx_error *err)
 {
-    if (room->needed + room->reserve > room->free)
-        return hx_fail(err, -ENOSPC,
-                       "not enough room: the model needs %.1f GiB and %.1f GiB have to stay free, "
-                       "but only %.1f GiB are free in " HX_SETUP_MODELS,
-                       gib(room->needed), gib(room->reserve), gib(room->free));
-    return 0;
+    char where[64] = HX_SETUP_MODELS;
+    double there = (double)room->free;
+    int r = *s->box.models_disk ? hx_setup_drive_room(s, &there, where, sizeof(where), err) : 0;
+    if (r == 0 && (double)room->needed + (double)room->reserve > there)
+        r = hx_fail(err, -ENOSPC,
+                    "not enough room: the model needs %.1f GiB and %.1f GiB have to stay free, "
+                    "but only %.1f GiB are free in %s",
+                    gib(room->needed), gib(room->reserve), there / (1 << 30), where);
+    return r;
 }
 
 static int check_model(void *ctx, const char *answer, struct hx_error *err)
@@ -164,7 +169,7 @@ static int check_model(void *ctx, const char *answer, struct hx_error *err)
     int r = plan(s, answer, &room, err);
     if (r < 0)
         return hx_wrap(err, r, "cannot work out the room for '%s'", answer);
-    return check_room(&room, err);
+    return check_room(s, &room, err);
 }
 
 /* ---- a lock file of the owner's own ---------------------------------------------------------- */
@@ -202,7 +207,7 @@ static int look_at_lock(const struct hx_setup *s, const char *path, struct room 
     free(text);
     if (r == 0)
         r = plan_file(s, path, hex, room, err);
-    return r == 0 ? check_room(room, err) : r;
+    return r == 0 ? check_room(s, room, err) : r;
 }
 
 static int check_lock(void *ctx, const char *answer, struct hx_error *err)
@@ -474,7 +479,7 @@ static enum hx_ui_reply (*const questions[])(struct hx_setup *) = {
 };
 #define N_QUESTIONS ((int)(sizeof(questions) / sizeof(questions[0])))
 
-enum hx_ui_reply hx_setup_ask_model(struct hx_setup *s)
+static enum hx_ui_reply ask_download(struct hx_setup *s)
 {
     for (int at = 0; at < N_QUESTIONS;) {
         enum hx_ui_reply reply = questions[at](s);
@@ -490,6 +495,19 @@ enum hx_ui_reply hx_setup_ask_model(struct hx_setup *s)
             return reply;
     }
     return HX_UI_NEXT;
+}
+
+enum hx_ui_reply hx_setup_ask_model(struct hx_setup *s)
+{
+    enum hx_ui_reply reply;
+    bool asked;
+    do {
+        reply = hx_setup_ask_drive(s, &asked);
+        if (reply != HX_UI_NEXT)
+            return reply;
+        reply = ask_download(s);
+    } while (reply == HX_UI_BACK && asked && !s->scripted);
+    return reply;
 }
 
 /* ---- apply ----------------------------------------------------------------------------------- */
@@ -521,6 +539,8 @@ int hx_setup_apply_model(struct hx_setup *s, struct hx_error *err)
 {
     char at[HX_ROOT_PATH];
     int r = keep_lock(s, err);
+    if (r == 0)
+        r = hx_setup_apply_drive(s, err);
     if (r < 0 || *s->token == '\0')
         return r;
     r = hx_setup_put(s, HX_SETUP_TOKEN, s->token, strlen(s->token), 0600, err);

@@ -46,6 +46,11 @@ static void put_model(const struct hx_setup *s, struct hx_buf *out)
 {
     const struct hx_box *b = &s->box;
     char text[64];
+    if (*b->models_disk)
+        row(out, "Models on",
+            strcmp(b->models_disk, "system") == 0 ? "the system's disk" : b->models_disk);
+    if (*b->erase_models_disk)
+        row(out, "", "this drive is ERASED");
     row(out, "Model", strcmp(b->model, "none") == 0 ? "none now" : b->model);
     if (strcmp(b->model, "none") == 0)
         return;
@@ -118,6 +123,9 @@ enum hx_ui_reply hx_setup_ask_status(struct hx_setup *s)
     if (s->cold_start)
         hx_buf_puts(&text, "\nThe driver bundle is installed. Switch the machine off, wait 60 "
                            "seconds, and switch it on again: a restart alone is not enough.\n");
+    else if (s->restart)
+        hx_buf_puts(&text, "\nThe models have another drive now. The machine starts again by "
+                           "itself behind this screen.\n");
     hx_buf_puts(&text, "\nThis screen comes again with: hx status. To change an answer: hx-setup, "
                        "then one of name, key, network, time, driver, hardware, model, "
                        "performance.");

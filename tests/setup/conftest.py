@@ -1,6 +1,7 @@
 """A machine in a folder, and hx-setup on a terminal of 80 columns and 24 lines."""
 import errno
 import fcntl
+import json
 import os
 import pathlib
 import pty
@@ -134,6 +135,7 @@ class Terminal:
 class Machine:
     def __init__(self, root):
         self.root = root
+        self.commands = COMMANDS
         for path in ("usr/share/hx170/locks/demo.json", "usr/share/hx170/locks/huge.json", "media/good", "media/bad",
                      "media/breaks", "media/models/x"):
             self.put(path, "{}")
@@ -145,6 +147,16 @@ class Machine:
         at.parent.mkdir(parents=True, exist_ok=True)
         at.write_text(text)
 
+    def add_commands(self, rows):
+        """Recorded answers that come before those of all machines."""
+        table = json.loads(pathlib.Path(self.commands).read_text())
+        table["commands"] = rows + table["commands"]
+        self.commands = self.root.parent / "commands.json"
+        self.commands.write_text(json.dumps(table))
+
+    def add_drives(self):
+        self.add_commands(json.loads((VECTORS / "drives.json").read_text())["commands"])
+
     def get(self, path):
         at = self.root / path
         return at.read_text() if at.exists() else None
@@ -154,7 +166,7 @@ class Machine:
         return self.get("var/lib/hx170/config/box.conf")
 
     def argv(self, program, *words):
-        return [str(BIN / program), "--root", str(self.root), "--commands", str(COMMANDS), *words]
+        return [str(BIN / program), "--root", str(self.root), "--commands", str(self.commands), *words]
 
     def start(self, *words, term="dumb", program="hx-setup"):
         t = Terminal(self.argv(program, *words), term)

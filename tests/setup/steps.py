@@ -89,6 +89,31 @@ OTHER_STEPS = [
     ("other-review", [("Put this in force (yes or no) [yes]: ", [], ""), ("Press Enter to go on: ", [], "")]),
 ]
 
+# Without a driver bundle, up to the model.
+BEFORE_MODEL = STEPS[:4] + [("driver", [("Bundle [none]: ", [], "")])] + STEPS[5:6]
+
+# A box with more than one drive: the model goes to the second one, which is erased.
+DRIVE_STEPS = [
+    ("drive-model", [
+        ("Drive for the models [1]: ", [("4", "a number from 1 to 3")], "2"),
+        ("There are models on this drive [1]: ", [], "2"),
+        ("Type the last four characters of its serial number: ", [("1234", "not the end of this drive's serial number")], "9876"),
+        ("Model [1]: ", [], "2"),
+        ("Do you accept these licences (yes or no) [no]: ", [], "yes"),
+        ("Where from [default]: ", [], ""),
+        ("Access token (may be empty): ", [], ""),
+        ("Bytes per second at most [0]: ", [], ""),
+        ("Time of day: ", [], ""),
+    ]),
+    ("drive-performance", [
+        ("Watts per card [180]: ", [], ""),
+        ("Layout [1]: ", [], ""),
+        ("Tokens of one conversation [262144]: ", [], ""),
+    ]),
+    ("drive-review", [("Put this in force (yes or no) [yes]: ", [], "")]),
+    ("drive-status", [("Press Enter to go on: ", [], "")]),
+]
+
 # The same from the stick.
 INSTALL_STEPS = [
     ("install-1", [("Keyboard [1]: ", [("99", "a number from 1 to")], ""),

@@ -2,9 +2,9 @@
 import pytest
 
 from conftest import HERE
-from steps import INSTALL_STEPS, OTHER_STEPS, STEPS, VECTORS, answer_of
+from steps import BEFORE_MODEL, DRIVE_STEPS, INSTALL_STEPS, OTHER_STEPS, STEPS, VECTORS, answer_of
 
-CHOICES = ("Which [", "Model [", "Layout [", "Keyboard [", "What to do [", "Disk: ")
+CHOICES = ("Which [", "Model [", "Layout [", "Keyboard [", "What to do [", "Disk: ", "Drive for the models [", "There are models")
 KILL_LINE, ENTER = b"\x15", b"\r"
 KEYS = {"linux": {"f1": b"\x1b[[A", "up": b"\x1b[A", "down": b"\x1b[B"},
         "vt220": {"f1": b"\x1bOP", "up": b"\x1b[A", "down": b"\x1b[B"}}
@@ -168,6 +168,15 @@ def test_another_way(machine, update):
     go_through(t, "linux", OTHER_STEPS, range(1, 10), 10, update)
     at_screen(t, 8, 10)  # one back from the review
     assert machine.box is None and machine.get("var/lib/hx170/locks/own.json") is None
+
+
+def test_drive_for_the_models(machine, update):
+    machine.add_drives()
+    t = machine.start(term="linux")
+    go_through(t, "linux", BEFORE_MODEL, range(1, 7), 10)
+    go_through(t, "linux", DRIVE_STEPS, range(7, 11), 10, update)
+    assert t.wait() == 0
+    assert "models_disk = \n" in machine.box and "model = huge\n" in machine.box
 
 
 def test_install_screens(machine, update):

@@ -71,6 +71,31 @@ def test_unattended_install(machine, tmp_path):
         assert done.returncode == 65 and why in done.stderr
 
 
+@pytest.mark.parametrize("lines,why", [
+    ("models_disk = S5GX9876", None),
+    ("models_disk = S5GX9876\nerase_models_disk = S5GX9876", None),
+    ("models_disk = system", None),
+    ("models_disk = NONE", "models_disk: no drive has the serial number 'NONE'"),
+    ("models_disk = SATA0007", "there are no models on it that could be kept; erase_models_disk"),
+    ("models_disk = SATA0007\nerase_models_disk = SATA0007", "writing at offset 0 of /dev/sda: Input/output error"),
+    ("models_disk = S5GX9876\nerase_models_disk = SATA0007", "erase_models_disk: has to repeat models_disk"),
+    ("erase_models_disk = S5GX9876", "erase_models_disk: has to repeat models_disk"),
+    ("models_disk = system\nerase_models_disk = system", "the system's disk is not erased by this"),
+], ids=["kept", "erased", "system", "unknown", "nothing-kept", "broken", "differ", "alone", "own"])
+def test_unattended_drive(machine, tmp_path, lines, why):
+    """An order of the answers file; a bad one puts nothing in force."""
+    machine.add_drives()
+    answers = tmp_path / "a.conf"
+    answers.write_text(ANSWERS + lines + "\n")
+    done = machine.run("hx-setup", "--answers", str(answers))
+    if why:
+        assert done.returncode != 0 and why in done.stderr and machine.box is None
+        return
+    assert done.returncode == 0, done.stderr
+    assert "models_disk = \nerase_models_disk = \n" in machine.box
+    assert ("the machine starts again" in done.stdout) == ("system" not in lines)
+
+
 def test_usage(machine):
     for words in (["nonsense"], ["name", "key"], ["check"], ["--nope"], ["--root"]):
         done = machine.run("hx-setup", *words)

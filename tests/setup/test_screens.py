@@ -1,7 +1,7 @@
 """Every screen of the wizard on a dumb terminal: its text, its help, what it refuses (A1, F4, F5 of the test plan)."""
 import pytest
 
-from steps import INSTALL_STEPS, OTHER_STEPS, STEPS, VECTORS, answer_of
+from steps import BEFORE_MODEL, DRIVE_STEPS, INSTALL_STEPS, OTHER_STEPS, STEPS, VECTORS, answer_of
 
 
 def go_through(t, steps, check=None, refuse=True):
@@ -189,6 +189,60 @@ def test_terminal_signs_of_foreign_text(machine, key):
     machine.put("media/keys", " ".join(key.split()[:2]) + " a\x1b[31mb\n")
     t.send("/media/keys")
     assert "\x1b" not in t.expect("Another key: ")
+
+
+def test_drive_for_the_models(machine, screen):
+    """The order is carried out once, and counts from the restart that follows."""
+    machine.add_drives()
+    t = machine.start("--plain")
+    go_through(t, BEFORE_MODEL, refuse=False)
+    go_through(t, [DRIVE_STEPS[0]], screen)
+    t.expect("Step 8 of 10.")
+    draft = machine.get("var/lib/hx170/config/draft.conf")
+    assert "models_disk = S5GX9876\nerase_models_disk = S5GX9876\n" in draft
+    go_through(t, DRIVE_STEPS[1:2], refuse=False)
+    go_through(t, DRIVE_STEPS[2:], screen)
+    assert t.wait() == 0
+    assert "The models have another drive now: the machine starts again." in t.seen, t.seen[-500:]
+    assert "models_disk = \n" in machine.box and "model = huge\n" in machine.box
+    t = machine.start("--plain", "performance")  # later steps leave the drive alone
+    go_through(t, [DRIVE_STEPS[1]], refuse=False)
+    assert t.wait() == 0 and "starts again" not in t.seen
+
+
+def test_drive_that_is_kept(machine):
+    """What it holds stays; back from the list leads to the step before, back from a question to the list."""
+    machine.add_drives()
+    t = machine.start("--plain")
+    go_through(t, BEFORE_MODEL, refuse=False)
+    for answer, prompt in (("b", "Go on all the same"), ("", "Drive for the models [1]: "), ("2", "There are models"),
+                           ("b", "Drive for the models [1]: "), ("3", "last four characters"), ("b", "Drive for the models [1]: "),
+                           ("2", "There are models"), ("", "Model [1]: "), ("b", "Drive for the models [2]: "), ("1", "Model [1]: "),
+                           ("2", "not enough room: the model needs 400.0 GiB"), ("b", "Drive for the models [1]: ")):
+        if prompt.startswith("Go on"):
+            t.expect("Drive for the models [1]: ")
+        t.send(answer)
+        t.expect(prompt)
+    t.send("2")
+    t.expect("There are models")
+    t.send("1")
+    go_through(t, [("", DRIVE_STEPS[0][1][3:])] + DRIVE_STEPS[1:], refuse=False)
+    assert t.wait() == 0
+    assert "model = huge\n" in machine.box and "the machine starts again" in t.seen
+
+
+def test_drive_that_cannot_be_written(machine):
+    """Nothing is in force then, and the setup says why."""
+    machine.add_drives()
+    t = machine.start("--plain")
+    go_through(t, BEFORE_MODEL, refuse=False)
+    go_through(t, [("", [("Drive for the models [1]: ", [], "3"), ("Type the last four characters of its serial number: ", [], "0007"),
+                         ("Model [1]: ", [], "3")])] + DRIVE_STEPS[1:3], refuse=False)
+    text = " ".join(t.expect("Press Enter to go on: ").split())
+    assert "nothing was changed: Model and storage: hx-install: writing at offset 0 of /dev/sda: Input/output error" in text
+    assert machine.box is None
+    t.send("q")
+    assert t.wait() == 75
 
 
 def test_install_screens(machine, screen, key):
