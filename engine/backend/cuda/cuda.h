@@ -12,6 +12,11 @@ struct hx_cuda_table {
     struct hx_cuda_table *next;
 };
 
+/* Where blocks of a launch meet: two words of a grid's barrier, counters, barriers of index rows.
+ */
+#define HX_CUDA_INDEX_BARRIERS (2 + HX_CUDA_COUNTERS)
+#define HX_CUDA_MEETING_WORDS  (HX_CUDA_INDEX_BARRIERS + 2 * HX_CUDA_INDEX_TILE)
+
 struct hx_device {
     int index;
     int n_sm;
@@ -19,7 +24,7 @@ struct hx_device {
     cudaStream_t stream;
     uint8_t *scratch; /* device */
     size_t used;
-    uint32_t *counters; /* device: two of a grid's barrier, then HX_CUDA_COUNTERS, all zero */
+    uint32_t *counters; /* device: HX_CUDA_MEETING_WORDS, all zero at first */
     uint32_t *fault;    /* host, mapped: enum hx_cuda_fault */
     uint32_t *fault_dev;
     struct hx_cuda_table *tables;

@@ -27,7 +27,7 @@ static int open_memory(struct hx_device *d, struct hx_error *err)
                           "creating a stream", err);
     if (r == 0)
         r = hx_cuda_check(cudaMalloc((void **)&d->scratch, HX_CUDA_SCRATCH), "working memory", err);
-    const size_t counters = (2 + HX_CUDA_COUNTERS) * sizeof(*d->counters);
+    const size_t counters = HX_CUDA_MEETING_WORDS * sizeof(*d->counters);
     if (r == 0)
         r = hx_cuda_check(cudaMalloc((void **)&d->counters, counters), "counters", err);
     if (r == 0)

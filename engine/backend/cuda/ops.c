@@ -496,6 +496,11 @@ static int index_select(struct hx_device *dev, const struct hx_index_args *a, st
                               .d = (int)a->q->ne[2],
                               .q = a->q->data,
                               .w = a->w->data,
+                              .q_codes = a->q_codes ? a->q_codes->data : NULL,
+                              .q_scales = a->q_scales ? a->q_scales->data : NULL,
+                              .barriers = dev->counters + HX_CUDA_INDEX_BARRIERS,
+                              .n_sm = dev->n_sm,
+                              .fast = !dev->exact,
                               .factor = a->factor,
                               .topk = a->topk,
                               .cand_block = a->cand_block,
@@ -512,12 +517,15 @@ static int index_select(struct hx_device *dev, const struct hx_index_args *a, st
     c.batch = pack_batch(a->batch);
     if (r < 0 || c.batch.n_row == 0)
         return r;
-    size_t blocks = (size_t)(c.most / c.cand_block + 1), row = ((size_t)c.most + blocks) * 4;
+    size_t blocks = (size_t)(c.most / c.cand_block + 1),
+           row = ((size_t)c.most + blocks) * 4 + (64 << 10);
     int64_t fit = (int64_t)((HX_CUDA_SCRATCH - dev->used - 1024) / row);
-    c.tile = (int)(fit < 1 ? 1 : fit > 64 ? 64 : fit);
+    fit = fit > a->batch->n_row ? a->batch->n_row : fit;
+    c.tile = (int)(fit < 1 ? 1 : fit > HX_CUDA_INDEX_TILE ? HX_CUDA_INDEX_TILE : fit);
     c.score = hx_cuda_scratch(dev, (size_t)c.tile * (size_t)c.most * 4, err);
     c.blocks = c.score ? hx_cuda_scratch(dev, (size_t)c.tile * blocks * 4, err) : NULL;
-    r = c.blocks ? LAUNCH(hx_cu_index_select(dev->stream, &c), "index_select") : -ENOMEM;
+    c.room = c.blocks ? hx_cuda_scratch(dev, hx_cu_index_room(&c), err) : NULL;
+    r = c.room ? LAUNCH(hx_cu_index_select(dev->stream, &c), "index_select") : -ENOMEM;
     hx_cuda_scratch_reset(dev, mark);
     return r;
 }

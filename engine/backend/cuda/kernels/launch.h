@@ -47,7 +47,7 @@ struct hx_cuda_choice {
     bool has_exl3, has_plain;
     int64_t n_out, n_in; /* the largest of all entries: experts may have unequal shares */
     int64_t k_padded, n_padded;
-    bool unequal; /* entries differ in width */
+    bool unequal;      /* entries differ in width */
     int32_t mul1_bits; /* all entries EXL3, codebook mul1, without padding and bias: their bits,
                           else 0 */
 };
@@ -228,6 +228,7 @@ struct hx_cuda_index {
     struct hx_cuda_batch batch; /* rows first_row .. first_row + n_row - 1 of the call */
     int source, ratio, n_head, d;
     const uint16_t *q, *w;
+    const uint8_t *q_codes, *q_scales; /* q as it is stored, or NULL */
     float factor;
     int topk, cand_block, n_cand;
     bool write_cand, read_cand;
@@ -238,8 +239,14 @@ struct hx_cuda_index {
     int tile;      /* rows that the room is for */
     float *score;  /* room [tile][most] */
     float *blocks; /* room [tile][most / cand_block + 1] */
+    uint32_t *room;
+    uint32_t *barriers; /* two words a row of a tile, grid_barrier's */
+    int n_sm;
+    bool fast; /* scores as integers on tensor cores where they are exact */
     uint32_t *fault;
 };
+#define HX_CUDA_INDEX_TILE 64 /* rows at most */
+size_t hx_cu_index_room(const struct hx_cuda_index *a);
 cudaError_t hx_cu_index_select(cudaStream_t s, const struct hx_cuda_index *a);
 
 /* ---- attend.cu ---- */
