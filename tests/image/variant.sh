@@ -4,7 +4,7 @@
 # usage: tests/image/variant.sh BUILD_FOLDER FAULT VERSION SIGNING_KEY OUTPUT
 #
 #   good     nothing but the version
-#   hang     process 1 stops for good in the middle of the start: only the hardware watchdog ends that
+#   hang     process 1 stops for good in the middle of the start, once the hardware watchdog is armed: only that ends it
 #   sick     starts, but SSH never listens: the health gate ends that
 #   stuck    starts, but something before boot-complete never comes to an end: the timer ends that
 #   lost     /var cannot be mounted: the start ends in the recovery screen
@@ -46,7 +46,8 @@ DefaultDependencies=no
 Before=sysinit.target
 [Service]
 Type=oneshot
-ExecStart=/bin/sh -c 'echo test-hang: process 1 stops >/dev/console; sleep 2; echo 1 >/sys/fs/cgroup/init.scope/cgroup.freeze'
+ExecStart=/bin/sh -c 'until grep -qx active /sys/class/watchdog/watchdog0/state; do sleep 1; done; \
+    echo test-hang: process 1 stops >/dev/console; sleep 2; echo 1 >/sys/fs/cgroup/init.scope/cgroup.freeze'
 END
             wanted test-hang.service sysinit.target ;;
         sick)

@@ -55,7 +55,7 @@ struct hx_vm_setup {
     bool network;        /* card in a closed network: only SSH in, only the relay out */
     const char *relay;   /* command that serves one connection to HX_VM_FILES, NULL: none */
     bool cable_out;      /* network card without link until the monitor's "set_link card0 on" */
-    bool watchdog;       /* i6300esb, a reset when it bites */
+    bool watchdog;       /* of the chip set: a reset when it bites */
     bool stop_at_reboot; /* QEMU ends instead of booting again */
     /* The guest's clock follows its instructions, and jumps to the next timer while it waits: ten
      * minutes of waiting pass at once. One processor; the network's own timers do not fit, so use

@@ -267,8 +267,9 @@ int hx_vm_args_make(const struct hx_vm_setup *s, struct hx_vm_args *args, struct
     if (s->network)
         add_network(&a, &failed, s);
     if (s->watchdog) {
-        add(&a, &failed, "-device");
-        add(&a, &failed, "i6300esb");
+        /* The board's own timer, as in a box; without this it counts and does nothing. */
+        add(&a, &failed, "-global");
+        add(&a, &failed, "ICH9-LPC.noreboot=false");
         add(&a, &failed, "-action");
         add(&a, &failed, "watchdog=reset");
     }
