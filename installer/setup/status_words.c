@@ -1,9 +1,16 @@
 /* What the state means, as a table of situations: the first that fits speaks. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/json_write.h"
 #include "setup/setup.h"
 #include "setup/status.h"
+#include "setup/ui.h"
+
+/* Words of a row, behind its name: fits the wizard's windows as well. */
+#define NAME_WIDTH 11
+#define TEXT_WIDTH 54
+#define LINE_WIDTH 80
 
 enum { U_CONFIG, U_DRIVER, U_CHECK, U_FETCH, U_ENGINE };
 
@@ -134,6 +141,19 @@ enum hx_status_level hx_status_verdict(const struct hx_status *s, char *head, si
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
+/* A row of words, broken where they are. */
+static void put_row(struct hx_buf *out, const char *name, const char *text)
+{
+    char *lines = hx_ui_wrap(text, TEXT_WIDTH), *rest = lines, *line;
+    if (!lines)
+        out->failed = true;
+    while ((line = strsep(&rest, "\n"))) {
+        if (*line || line == lines)
+            hx_buf_printf(out, "%-*s%s\n", NAME_WIDTH, line == lines ? name : "", line);
+    }
+    free(lines);
+}
+
 static void put_fetch(const struct hx_status *s, struct hx_buf *out)
 {
     if (!s->fetch.there)
@@ -145,8 +165,10 @@ static void put_fetch(const struct hx_status *s, struct hx_buf *out)
         hx_buf_printf(out, ", about %lld h %lld min left", (long long)s->fetch.eta_s / 3600,
                       (long long)s->fetch.eta_s % 3600 / 60);
     hx_buf_puts(out, "\n");
+    char text[sizeof(s->fetch.waiting) + 10];
+    snprintf(text, sizeof(text), "waits: %s", s->fetch.waiting);
     if (*s->fetch.waiting)
-        hx_buf_printf(out, "           waits: %s\n", s->fetch.waiting);
+        put_row(out, "", text);
 }
 
 static void put_connect(const struct hx_status *s, struct hx_buf *out)
@@ -155,12 +177,15 @@ static void put_connect(const struct hx_status *s, struct hx_buf *out)
     hx_buf_printf(out, "Address:   %s\n", *s->address ? s->address : "none yet");
     if (*s->fingerprint)
         hx_buf_printf(out, "Host key:  %s\n", s->fingerprint);
-    if (s->configured)
-        hx_buf_printf(out,
-                      "Connect:   ssh -N -L 127.0.0.1:8000:127.0.0.1:8000 tunnel@%s\n"
-                      "           then use http://127.0.0.1:8000/v1 on your computer\n"
-                      "Log in:    ssh admin@%s\n",
-                      at, at);
+    if (!s->configured)
+        return;
+    static const char command[] = "ssh -N -L 127.0.0.1:8000:127.0.0.1:8000 ";
+    const bool fits = NAME_WIDTH + strlen(command) + strlen("tunnel@") + strlen(at) <= LINE_WIDTH;
+    hx_buf_printf(out, "Connect:   %s%stunnel@%s\n", command, fits ? "" : "\\\n             ", at);
+    hx_buf_printf(out,
+                  "           then use http://127.0.0.1:8000/v1 on your computer\n"
+                  "Log in:    ssh admin@%s\n",
+                  at);
 }
 
 /* The check's word for the person who reads it. */
@@ -187,20 +212,21 @@ int hx_status_text(const struct hx_status *s, struct hx_buf *out)
     hx_status_verdict(s, head, sizeof(head), what, sizeof(what));
     hx_buf_printf(out, "%s\n", head);
     if (*what)
-        hx_buf_printf(out, "What now:  %s\n", what);
+        put_row(out, "What now:", what);
     if (s->box_broken)
-        hx_buf_printf(out, "Reason:    %s\n", s->box_error);
+        put_row(out, "Reason:", s->box_error);
     if (engine_ready(s) && *s->unit[U_ENGINE].text)
-        hx_buf_printf(out, "Engine:    %s\n", s->unit[U_ENGINE].text);
+        put_row(out, "Engine:", s->unit[U_ENGINE].text);
     put_fetch(s, out);
     put_connect(s, out);
     if (*s->checks_error)
-        hx_buf_printf(out, "Cards:     %s\n", s->checks_error);
-    else if (s->checks.there)
-        hx_buf_printf(out, "Cards:     %d, %s%s\n", s->checks.n_cards,
-                      cards_words(s->checks.overall),
-                      s->checks.this_boot ? "" : " (checked at an earlier start)");
-    else
+        put_row(out, "Cards:", s->checks_error);
+    else if (s->checks.there) {
+        char text[160];
+        snprintf(text, sizeof(text), "%d, %s%s", s->checks.n_cards, cards_words(s->checks.overall),
+                 s->checks.this_boot ? "" : " (checked at an earlier start)");
+        put_row(out, "Cards:", text);
+    } else
         hx_buf_puts(out, "Cards:     not checked yet\n");
     for (int i = 0; i < HX_STATUS_UNITS; i++) {
         if (failed(s, i))

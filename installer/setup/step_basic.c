@@ -141,6 +141,7 @@ enum hx_ui_reply hx_setup_ask_key(struct hx_setup *s)
                     "with your terminal program. An address such as https://example.org/you.keys "
                     "is fetched.",
             .standard = none ? found : "",
+            .several = true,
             .check = take_key,
             .ctx = s};
         enum hx_ui_reply reply = hx_ui_text(s->ui, &q, answer, sizeof(answer));

@@ -29,6 +29,7 @@ struct hx_ui_question {
     /* Whether an answer will do; NULL: any. */
     int (*check)(void *ctx, const char *answer, struct hx_error *err);
     void *ctx;
+    bool several;    /* text: asked again and again, so that pasted lines are one answer each */
     bool unattended; /* confirm: what the answers file stands for if it has no such key */
 };
 

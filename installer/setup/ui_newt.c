@@ -1,5 +1,6 @@
 /* Dialogs on a terminal: one window for each question, with OK, Back and Leave; F1 explains. */
 #include <newt.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,11 +9,17 @@
 
 #define WIDTH    70
 #define LIST_MAX 8
+#define AHEAD    (16 << 10) /* bytes of a paste behind its first line */
+#define PASTE_MS 60         /* the next byte of a paste comes sooner */
 
 struct dialogs {
     struct hx_ui ui;
     bool progress_open;
     newtComponent form, label, scale;
+    /* Lines of a paste that are answers to the same question. newt throws away what comes before
+     * the next window is open. */
+    char ahead[AHEAD];
+    size_t n_ahead;
 };
 
 static struct dialogs *self(struct hx_ui *ui)
@@ -200,15 +207,74 @@ static enum hx_ui_reply newt_show(struct hx_ui *ui, const char *text)
     return r;
 }
 
+/* Line feeds end a line as well; what comes right behind a line is kept for the next one. */
+static int on_key(newtComponent entry, void *ctx, int key, int cursor)
+{
+    struct dialogs *d = ctx;
+    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+    (void)cursor;
+    if (key != '\n' && key != NEWT_KEY_RETURN)
+        return key;
+    while (*newtEntryGetValue(entry) && d->n_ahead < AHEAD && poll(&p, 1, PASTE_MS) > 0) {
+        ssize_t n = read(STDIN_FILENO, d->ahead + d->n_ahead, AHEAD - d->n_ahead);
+        if (n <= 0)
+            break;
+        d->n_ahead += (size_t)n;
+    }
+    return NEWT_KEY_RETURN;
+}
+
+/* The next line of the paste that is not empty; *whole: its end was pasted too. NULL: none. Keys
+ * that are no signs end it all. */
+static char *take_ahead(struct dialogs *d, bool *whole)
+{
+    size_t from = 0, to;
+    while (from < d->n_ahead && (d->ahead[from] == '\r' || d->ahead[from] == '\n'))
+        from++;
+    for (to = from; to < d->n_ahead && (unsigned char)d->ahead[to] >= ' '; to++)
+        continue;
+    *whole = to < d->n_ahead && (d->ahead[to] == '\r' || d->ahead[to] == '\n');
+    char *line = to > from ? strndup(d->ahead + from, to - from) : NULL;
+    size_t left = *whole ? d->n_ahead - to : 0;
+    memmove(d->ahead, d->ahead + to, left);
+    d->n_ahead = left;
+    return line;
+}
+
+/* Pasted lines answer without a window, up to one that is refused or has no end yet: that one is
+ * left in *rest, to be seen and mended. */
+static bool answered_ahead(struct hx_ui *ui, const struct hx_ui_question *q, char *answer,
+                           size_t size, char **rest)
+{
+    bool whole;
+    char *line = take_ahead(self(ui), &whole);
+    bool done = line && whole && strlen(line) < size && accepted(NULL, q, line);
+    if (done)
+        snprintf(answer, size, "%s", line);
+    *rest = done ? NULL : line;
+    if (done)
+        free(line);
+    return done;
+}
+
 static enum hx_ui_reply ask_line(struct hx_ui *ui, const struct hx_ui_question *q, char *answer,
                                  size_t size, int flags)
 {
     struct window w;
-    if (!open_question(&w, ui, q, 2))
+    char *rest = NULL;
+    if (q->several && answered_ahead(ui, q, answer, size, &rest))
+        return HX_UI_NEXT;
+    self(ui)->n_ahead = q->several ? self(ui)->n_ahead : 0;
+    if (!open_question(&w, ui, q, 2)) {
+        free(rest);
         return HX_UI_ERROR;
-    const char *initial = flags & NEWT_FLAG_PASSWORD ? "" : q->standard;
+    }
+    const char *initial = rest ? rest : flags & NEWT_FLAG_PASSWORD ? "" : q->standard;
     newtComponent entry = newtEntry(1, w.top, initial ? initial : "", WIDTH - 4, NULL,
                                     NEWT_FLAG_SCROLL | NEWT_FLAG_RETURNEXIT | flags);
+    free(rest);
+    if (q->several)
+        newtEntrySetFilter(entry, on_key, self(ui));
     newtFormAddComponent(w.form, entry);
     add_buttons(&w, 2);
     newtFormSetCurrent(w.form, w.reading ? w.reading : entry);

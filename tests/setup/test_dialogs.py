@@ -202,6 +202,51 @@ def test_killed_at_each_screen(machine, stop):
     assert "hostname = box1\n" in machine.box and "power_cap_watts = 200\n" in machine.box
 
 
+def to_keys(machine, term):
+    t = machine.start(term=term)
+    at_screen(t, 1, 10)
+    t.keys(b"\x15box-d\r")
+    at_screen(t, 2, 10)
+    t.settle()
+    return t
+
+
+def sees(t, words):
+    assert t.shows(lambda picture: words in plain(picture)), t.picture()
+
+
+@pytest.mark.parametrize("term", ["linux", "vt220"])
+@pytest.mark.parametrize("end", ["\r", "\n", "\r\n", "\n\n"])
+def test_pasted_keys(machine, term, end):
+    """Several lines at once, however the terminal ends them: each is a key; the last is sent with Enter."""
+    t = to_keys(machine, term)
+    t.keys((answer_of("@ed25519") + end + answer_of("@ecdsa256") + end + answer_of("@second")).encode())
+    sees(t, "2 keys may log in:")
+    sees(t, answer_of("@second")[-30:])
+    t.keys(ENTER)
+    sees(t, "3 keys may log in:")
+    to_answer(t)
+    t.keys(ENTER)
+    at_screen(t, 3, 10)
+
+
+def test_pasted_line_that_is_no_key(machine):
+    """It is refused and left to be mended; what came behind it is taken afterwards. Nothing of a paste goes to other
+    questions."""
+    t = to_keys(machine, "linux")
+    t.keys((answer_of("@ed25519") + "\rhello\r" + answer_of("@ecdsa256") + "\r").encode())
+    sees(t, "no SSH public key")
+    t.keys(ENTER)
+    sees(t, "1 key may log in:")
+    sees(t, "hello")
+    t.keys(KILL_LINE + answer_of("@second").encode() + ENTER)
+    sees(t, "3 keys may log in:")
+    t.keys(b"\x1b")
+    at_screen(t, 1, 10)
+    t.keys(b"\r")
+    sees(t, "3 keys may log in:")
+
+
 def test_back_and_leave(machine):
     """Esc on each window leads to the one before; Leave keeps the answers."""
     t = machine.start(term="linux")

@@ -182,6 +182,7 @@ def test_status(machine, tmp_path, name, states, fetch, configured, code, head):
     assert done.returncode == code, done.stdout
     assert done.stdout.split("\n")[0] == head
     assert ("What now:" in done.stdout) == (name != "ready")
+    assert max(len(line) for line in done.stdout.split("\n")) <= 80
     if configured:
         assert "ssh -N -L 127.0.0.1:8000:127.0.0.1:8000 tunnel@192.168.1.77" in done.stdout
     data = json.loads(machine.run("hx", "status", "--json", "--commands", commands).stdout)
@@ -189,6 +190,27 @@ def test_status(machine, tmp_path, name, states, fetch, configured, code, head):
     assert data["level"] == ["ok", "working", "todo", "fault"][code]
     if fetch:
         assert data["download"]["percent"] == fetch["percent"]
+
+
+def test_status_lines_fit(machine, tmp_path):
+    """The longest there are: an IPv6 address, reasons of several sentences. The command can still be copied."""
+    machine.run("hx-setup", "--answers", str(VECTORS / "answers.conf"))
+    long = "no answer from " + " ".join(f"https://mirror-{i}.example:8443" for i in range(5))
+    machine.put("run/hx170/fetch.json", json.dumps({"model": "demo", "phase": "download", "percent": 3, "waiting": long}))
+    table = json.loads((VECTORS / "commands.json").read_text())
+    addresses = json.dumps([{"ifname": "eth0", "operstate": "UP", "addr_info": [
+        {"family": "inet6", "local": "2001:db8:1234:5678:9abc:def0:1234:5678", "prefixlen": 64, "scope": "global"}]}])
+    table["commands"].insert(0, {"argv": ["ip", "-json", "addr"], "rc": 0, "stdout": addresses})
+    path = tmp_path / "commands.json"
+    path.write_text(json.dumps(table))
+    out = machine.run("hx", "--commands", str(path)).stdout
+    assert max(len(line) for line in out.split("\n")) <= 80, out
+    if "2001:db8" in out:
+        assert "8000:127.0.0.1:8000 \\\n             tunnel@2001:db8:1234:5678:9abc:def0:1234:5678\n" in out
+    assert " ".join(out.split()).count("https://mirror-4.example:8443") == 1
+    machine.put("var/lib/hx170/config/box.conf", "schema = 1\n" + "nonsense" * 12 + " = 1\n")
+    out = machine.run("hx").stdout
+    assert "Reason:" in out and max(len(line) for line in out.split("\n")) <= 80, out
 
 
 def test_status_tells_demo_mode(machine, tmp_path):
