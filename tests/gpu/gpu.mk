@@ -10,6 +10,8 @@ ifneq ($(CUDA),0)
 gpu_test_probe   := probe p2p
 gpu_test_backend := run engram kv model backend base
 gpu_test_experts := backend base
+gpu_test_gemv    := backend base
+gpu_test_ops := backend base
 
 .SECONDEXPANSION:
 $(O)/gpu/test_%: $(O)/obj/tests/gpu/test_%.o $$(call hx_libs,$$(gpu_test_$$*))

@@ -22,7 +22,10 @@ struct hx_device {
     int n_sm;
     bool exact; /* plain kernels only */
     cudaStream_t stream;
-    uint8_t *scratch; /* device */
+    cudaStream_t side;        /* what runs beside it for a while */
+    cudaEvent_t fork, joined; /* of the two */
+    const void *forked;       /* rows that are there at the last fork, NULL: none */
+    uint8_t *scratch;         /* device */
     size_t used;
     uint32_t *counters; /* device: HX_CUDA_MEETING_WORDS, all zero at first */
     uint32_t *fault;    /* host, mapped: enum hx_cuda_fault */

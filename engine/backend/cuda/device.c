@@ -26,6 +26,15 @@ static int open_memory(struct hx_device *d, struct hx_error *err)
     int r = hx_cuda_check(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking),
                           "creating a stream", err);
     if (r == 0)
+        r = hx_cuda_check(cudaStreamCreateWithFlags(&d->side, cudaStreamNonBlocking),
+                          "creating a stream", err);
+    if (r == 0)
+        r = hx_cuda_check(cudaEventCreateWithFlags(&d->fork, cudaEventDisableTiming),
+                          "creating an event", err);
+    if (r == 0)
+        r = hx_cuda_check(cudaEventCreateWithFlags(&d->joined, cudaEventDisableTiming),
+                          "creating an event", err);
+    if (r == 0)
         r = hx_cuda_check(cudaMalloc((void **)&d->scratch, HX_CUDA_SCRATCH), "working memory", err);
     const size_t counters = HX_CUDA_MEETING_WORDS * sizeof(*d->counters);
     if (r == 0)
@@ -51,6 +60,12 @@ static void cuda_close(struct hx_device *d)
         cudaStreamSynchronize(d->stream);
         cudaStreamDestroy(d->stream);
     }
+    if (d->side)
+        cudaStreamDestroy(d->side);
+    if (d->fork)
+        cudaEventDestroy(d->fork);
+    if (d->joined)
+        cudaEventDestroy(d->joined);
     for (struct hx_cuda_table *t = d->tables, *next; t; t = next) {
         next = t->next;
         cudaFree((void *)(uintptr_t)t->choice.table);

@@ -261,7 +261,7 @@ static int linear_rows(struct hx_device *dev, const struct hx_weight *w, int64_t
         return 0;
     if (!dev->exact && hx_cu_gemv_takes(&c.one, group))
         return LAUNCH(hx_cu_gemv(dev->stream, &c.one, x->data, x_stride, group, n,
-                                 y->dtype == HX_DTYPE_BF16 ? y->data : NULL, y->data),
+                                 y->dtype == HX_DTYPE_BF16 ? y->data : NULL, y->data, dev->n_sm),
                       "gemv");
     if (y->dtype == HX_DTYPE_F32)
         return product(dev, &c, x->data, 1, x_stride, group, n, y->data, err);
@@ -318,9 +318,15 @@ static int route(struct hx_device *dev, const struct hx_route_args *a, struct hx
     if (c.n_row == 0)
         return 0;
     if (!dev->exact && c.n_row <= 8 * HX_CUDA_COUNTERS &&
-        hx_cu_router_takes(&gate.one, c.n_expert, c.k))
-        return LAUNCH(hx_cu_router(dev->stream, &c, &gate.one, a->z->data, dev->counters + 2),
-                      "route");
+        hx_cu_router_takes(&gate.one, c.n_expert, c.k)) {
+        /* The shared expert of the same rows may run from here on. */
+        int e = LAUNCH(cudaEventRecord(dev->fork, dev->stream), "route");
+        dev->forked = a->z->data;
+        return e < 0
+                   ? e
+                   : LAUNCH(hx_cu_router(dev->stream, &c, &gate.one, a->z->data, dev->counters + 2),
+                            "route");
+    }
     int r = product(dev, &gate, a->z->data, 1, gate.n_in, 0, c.n_row, c.score, err);
     return r < 0 ? r : LAUNCH(hx_cu_route(dev->stream, &c), "route");
 }
@@ -346,6 +352,41 @@ static int shared_expert(struct hx_device *dev, const struct hx_experts_args *x,
     if (r == 0)
         r = LAUNCH(hx_cu_swiglu(dev->stream, a, b, NULL, m, ff, x->limit, t), "shared expert");
     return r < 0 ? r : linear_rows(dev, x->s2, ff, 0, &mid, &y, err);
+}
+
+/* Whether three products of few rows need nothing but their arguments. */
+static bool light(const struct hx_experts_args *x)
+{
+    const struct hx_weight *const w[3] = {x->s1, x->s2, x->s3};
+    bool ok = x->s1 && x->z->ne[0] <= 48;
+    for (int i = 0; ok && i < 3; i++) {
+        struct hx_cuda_weight c = hx_cuda_weight(w[i]);
+        ok = hx_cu_gemv_takes(&c, 0);
+    }
+    return ok;
+}
+
+/* The shared expert beside the routed ones, from the last fork on if that has its rows; *there:
+ * what the user of its output waits for, NULL if it was queued in line. */
+static int shared_beside(struct hx_device *dev, const struct hx_experts_args *x, const uint16_t *z,
+                         int m, float *a, float *b, uint16_t *t, float *out, cudaEvent_t *there,
+                         struct hx_error *err)
+{
+    cudaStream_t line = dev->stream;
+    bool beside = dev->forked == z && light(x);
+    *there = NULL;
+    dev->forked = NULL;
+    if (!beside)
+        return shared_expert(dev, x, z, m, a, b, t, out, err);
+    int r = LAUNCH(cudaStreamWaitEvent(dev->side, dev->fork, 0), "shared expert");
+    dev->stream = dev->side;
+    if (r == 0)
+        r = shared_expert(dev, x, z, m, a, b, t, out, err);
+    if (r == 0)
+        r = LAUNCH(cudaEventRecord(dev->joined, dev->side), "shared expert");
+    dev->stream = line;
+    *there = dev->joined;
+    return r;
 }
 
 /* m tokens from t0: routed experts pair by pair, then the shared one, then the sum. */
@@ -414,7 +455,7 @@ static int exl3_experts(struct hx_device *dev, const struct hx_experts_args *x,
         a.weight = (const float *)x->weight->data + t0 * used;
         a.y = (uint16_t *)x->y->data + t0 * d;
         if (x->s1)
-            r = shared_expert(dev, x, a.z, a.n_tok, left, right, mid, shared, err);
+            r = shared_beside(dev, x, a.z, a.n_tok, left, right, mid, shared, &a.shared_there, err);
         if (r == 0)
             r = LAUNCH(hx_cu_exl3(dev->stream, &a, dev->n_sm), "experts");
     }

@@ -1,12 +1,12 @@
 /* Attention of few rows on tensor cores, split over keys (docs/kernels.md, "Attention").
  *
- * All heads share one latent, so a block decodes 64 keys once into shared memory and multiplies
+ * All heads share one latent, so a block decodes 32 keys once into shared memory and multiplies
  * them with 16 heads of a row: scores, then weighted values, each by m16n8k16 BF16. A second kernel
  * joins the splits in order, adds the sink and divides. A row's splits are those of its own keys,
  * so its bits do not depend on other rows. */
 #include "backend/cuda/kernels/numeric.cuh"
 
-#define KEYS    64 /* of a block */
+#define KEYS    32 /* of a block */
 #define HEADS   16
 #define THREADS 128
 
@@ -53,28 +53,83 @@ static __device__ struct key find_key(const struct hx_cuda_attend &a, int64_t t,
     return {a.fresh_codes + row * a.d, a.fresh_scales + row * (a.d / 32), false};
 }
 
-/* 16 channels of a key to BF16 (exact). */
-static __device__ void decode16(const struct key &k, int i, uint16_t *to)
+/* Codes of 16 channels of a key on their way: 16 bytes of a window row, 8 of a compressed one. */
+struct piece {
+    uint4 code;
+    uint32_t scale;
+};
+
+static __device__ __forceinline__ struct piece load16(const struct key &k, int i)
 {
-    uint32_t out[8];
-    if (!k.codes) {
-        for (int j = 0; j < 8; j++)
-            out[j] = 0;
-    } else if (k.compressed) {
+    struct piece p = {make_uint4(0, 0, 0, 0), 0};
+    if (!k.codes)
+        return p;
+    if (k.compressed) {
         uint2 v = *(const uint2 *)(k.codes + i / 2);
-        float s = e4m3(k.scales[i / 16]);
-        for (int j = 0; j < 8; j++) {
-            uint32_t c = (j < 4 ? v.x : v.y) >> (j % 4 * 8);
-            out[j] = to_bf16(e2m1(c & 15) * s) | (uint32_t)to_bf16(e2m1(c >> 4 & 15) * s) << 16;
-        }
+        p.code.x = v.x, p.code.y = v.y;
+        p.scale = k.scales[i / 16];
     } else {
-        uint4 v = *(const uint4 *)(k.codes + i);
-        float s = e8m0(k.scales[i / 32]);
-        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
-        for (int j = 0; j < 8; j++) {
-            uint32_t c = word[j / 2] >> (j % 2 * 16);
-            out[j] = to_bf16(e4m3(c & 255) * s) | (uint32_t)to_bf16(e4m3(c >> 8 & 255) * s) << 16;
-        }
+        p.code = *(const uint4 *)(k.codes + i);
+        p.scale = k.scales[i / 32];
+    }
+    return p;
+}
+
+/* A product of pairs; adding -0.0 changes nothing. */
+static __device__ __forceinline__ uint32_t times(uint32_t pair, uint32_t factor)
+{
+    uint32_t r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(factor), "r"(0x80008000u));
+    return r;
+}
+
+static __device__ __forceinline__ uint32_t permute(uint32_t lo, uint32_t hi, uint32_t selector)
+{
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(lo), "r"(hi), "r"(selector));
+    return r;
+}
+
+/* Four e4m3 codes: bits moved to BF16 are the value times 2^-120. Both products are exact. */
+static __device__ __forceinline__ void window4(uint32_t code, uint32_t factor, uint32_t *out)
+{
+    uint32_t lo = permute(code, 0, 0x1404), hi = permute(code, 0, 0x3424);
+    lo = (lo & 0x80008000u) | (lo >> 4 & 0x07F007F0u);
+    hi = (hi & 0x80008000u) | (hi >> 4 & 0x07F007F0u);
+    out[0] = times(times(lo, 0x7B807B80u), factor);
+    out[1] = times(times(hi, 0x7B807B80u), factor);
+}
+
+/* Four e2m1 codes (the low 16 bits): upper and lower bytes of their BF16 by table, exact times the
+ * scale. */
+static __device__ __forceinline__ void compressed4(uint32_t code, uint32_t factor, uint32_t *out)
+{
+    uint32_t which = code & 0x7777u;
+    uint32_t hi = permute(0x3F3F3F00u, 0x40404040u, which);
+    uint32_t lo = permute(0xC0800000u, 0xC0804000u, which);
+    uint32_t sign = permute(0x80808080u, 0x80808080u, code & 0x8888u); /* 0xFF or 0x80 */
+    hi |= sign << 1 & 0x80808080u;
+    out[0] = times(permute(lo, hi, 0x5140), factor);
+    out[1] = times(permute(lo, hi, 0x7362), factor);
+}
+
+/* 16 channels of a key to BF16 (exact). */
+static __device__ __forceinline__ void decode16(const struct key &k, const struct piece &p,
+                                                uint16_t *to)
+{
+    uint32_t out[8], factor;
+    const uint32_t word[4] = {p.code.x, p.code.y, p.code.z, p.code.w};
+    if (k.compressed) {
+        factor = to_bf16(e4m3((uint8_t)p.scale));
+        factor |= factor << 16;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            compressed4(word[j / 2] >> j % 2 * 16, factor, out + 2 * j);
+    } else {
+        factor = p.scale << 7 | p.scale << 23;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            window4(word[j], factor, out + 2 * j);
     }
     *(uint4 *)to = make_uint4(out[0], out[1], out[2], out[3]);
     *(uint4 *)(to + 8) = make_uint4(out[4], out[5], out[6], out[7]);
@@ -133,8 +188,9 @@ static __global__ void split_keys(struct hx_cuda_attend a, int first_t, int n_t,
     }
     if (threadIdx.x < KEYS)
         keys[threadIdx.x] = find_key(a, t, first, n_window, n_key, base + threadIdx.x);
-    for (int i = threadIdx.x; i < HEADS * D / 8; i += THREADS) {
-        int h = i / (D / 8), c = i % (D / 8) * 8;
+#pragma unroll
+    for (int j = 0; j < HEADS * D / 8 / THREADS; j++) {
+        int i = j * THREADS + threadIdx.x, h = i / (D / 8), c = i % (D / 8) * 8;
         uint4 v = make_uint4(0, 0, 0, 0);
         if (h < n_head)
             v = *(const uint4 *)(a.q + (t * a.n_head + h0 + h) * D + c);
@@ -143,6 +199,14 @@ static __global__ void split_keys(struct hx_cuda_attend a, int first_t, int n_t,
     if (a.freq && threadIdx.x < a.n_freq)
         turn[threadIdx.x] = turn_of(a, t, threadIdx.x);
     __syncthreads();
+    /* Loads of a thread's pieces first, then what is done to them. */
+    constexpr int PIECES = KEYS * D / 16 / THREADS;
+    struct piece piece[PIECES];
+#pragma unroll
+    for (int j = 0; j < PIECES; j++) {
+        int i = j * THREADS + threadIdx.x;
+        piece[j] = load16(keys[i / (D / 16)], i % (D / 16) * 16);
+    }
     for (int i = threadIdx.x; a.freq && i < HEADS * a.n_freq; i += THREADS) {
         uint16_t *pair = q_tile + i / a.n_freq * KP + D - 2 * a.n_freq + 2 * (i % a.n_freq);
         float x = bf16_value(pair[0]), y = bf16_value(pair[1]);
@@ -150,30 +214,29 @@ static __global__ void split_keys(struct hx_cuda_attend a, int first_t, int n_t,
         pair[0] = to_bf16(x * r.x - y * r.y);
         pair[1] = to_bf16(x * r.y + y * r.x);
     }
-    for (int i = threadIdx.x; i < KEYS * D / 16; i += THREADS) {
-        int k = i / (D / 16), c = i % (D / 16) * 16;
-        decode16(keys[k], c, k_tile + k * KP + c);
+#pragma unroll
+    for (int j = 0; j < PIECES; j++) {
+        int i = j * THREADS + threadIdx.x;
+        decode16(keys[i / (D / 16)], piece[j], k_tile + i / (D / 16) * KP + i % (D / 16) * 16);
     }
     __syncthreads();
-    /* Scores: a warp has 16 keys, in two tiles of 8. */
+    /* Scores: a warp has 8 keys. */
     {
         float c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
         const uint16_t *qa = q_tile + (lane % 16) * KP + lane / 16 * 8;
-        const uint16_t *kb =
-            k_tile + (warp * 16 + lane % 8 + lane / 16 * 8) * KP + lane / 8 % 2 * 8;
+        const uint16_t *kb = k_tile + (warp * 8 + lane % 8) * KP + lane / 8 * 8;
 #pragma unroll 4
-        for (int k = 0; k < D; k += 16) {
-            uint32_t q[4], kk[4];
-            load4(q, qa + k);
+        for (int k = 0; k < D; k += 32) {
+            uint32_t q0[4], q1[4], kk[4];
+            load4(q0, qa + k);
+            load4(q1, qa + k + 16);
             load4(kk, kb + k);
-            mma_bf16(c[0], q, kk[0], kk[1]);
-            mma_bf16(c[1], q, kk[2], kk[3]);
+            mma_bf16(c[0], q0, kk[0], kk[1]);
+            mma_bf16(c[1], q1, kk[2], kk[3]);
         }
-        for (int n = 0; n < 2; n++) {
-            for (int i = 0; i < 4; i++) {
-                int h = lane / 4 + 8 * (i >> 1), k = warp * 16 + 8 * n + lane % 4 * 2 + (i & 1);
-                score[h * KEYS + k] = base + k < n_key ? c[n][i] * a.scale : -INFINITY;
-            }
+        for (int i = 0; i < 4; i++) {
+            int h = lane / 4 + 8 * (i >> 1), k = warp * 8 + lane % 4 * 2 + (i & 1);
+            score[h * KEYS + k] = base + k < n_key ? (c[0][i] + c[1][i]) * a.scale : -INFINITY;
         }
     }
     __syncthreads();
@@ -225,23 +288,33 @@ static __global__ void split_keys(struct hx_cuda_attend a, int first_t, int n_t,
 static __global__ void join(struct hx_cuda_attend a, int first_t, int n_t, int n_split,
                             struct partial in)
 {
+    extern __shared__ float weight[]; /* [n_split] of each split's values, then their sums */
+    float *sum = weight + n_split;
     int64_t t = first_t + blockIdx.x, h = blockIdx.y;
-    float max = -1e30f, den = 0;
+    size_t slot0 = (size_t)blockIdx.x * a.n_head + h, step = (size_t)n_t * a.n_head;
+    float sink = dense_value(&a.sink, h), max = -1e30f, den = 0;
+    for (int s = threadIdx.x; s < n_split; s += blockDim.x) {
+        weight[s] = in.max[slot0 + s * step];
+        sum[s] = in.sum[slot0 + s * step];
+    }
+    __syncthreads();
     for (int s = 0; s < n_split; s++)
-        max = fmaxf(max, in.max[((size_t)s * n_t + blockIdx.x) * a.n_head + h]);
+        max = fmaxf(max, weight[s]);
+    __syncthreads();
+    for (int s = threadIdx.x; s < n_split; s += blockDim.x)
+        weight[s] = weight[s] == -INFINITY ? 0 : expf(weight[s] - max);
+    __syncthreads();
+    for (int s = 0; s < n_split; s++)
+        den = den + sum[s] * weight[s];
+    den = den + expf(sink - max);
     for (int i = threadIdx.x; i < a.d; i += blockDim.x) {
+        const float *value = in.value + slot0 * a.d + i;
         float acc = 0;
-        den = 0;
+#pragma unroll 5
         for (int s = 0; s < n_split; s++) {
-            size_t slot = ((size_t)s * n_t + blockIdx.x) * a.n_head + h;
-            float m = in.max[slot];
-            if (m == -INFINITY)
-                continue;
-            float r = expf(m - max);
-            acc = acc + in.value[slot * a.d + i] * r;
-            den = den + in.sum[slot] * r;
+            if (weight[s] != 0) /* a split without keys has no values */
+                acc = acc + value[s * step * a.d] * weight[s];
         }
-        den = den + expf(dense_value(&a.sink, h) - max);
         uint16_t o = to_bf16(acc / den);
         if (a.freq) { /* whole warps: d is a multiple of 32 */
             float x = bf16_value(o), y = __shfl_xor_sync(0xFFFFFFFFu, x, 1);
@@ -266,7 +339,8 @@ static cudaError_t run(cudaStream_t s, const struct hx_cuda_attend *a, int first
                              (int)bytes);
     dim3 grid((unsigned)n_split, (unsigned)n, (unsigned)((a->n_head + HEADS - 1) / HEADS));
     split_keys<D><<<grid, THREADS, bytes, s>>>(*a, first, n, p);
-    join<<<dim3((unsigned)n, (unsigned)a->n_head), 128, 0, s>>>(*a, first, n, n_split, p);
+    join<<<dim3((unsigned)n, (unsigned)a->n_head), 128, (size_t)n_split * 8, s>>>(*a, first, n,
+                                                                                  n_split, p);
     return cudaGetLastError();
 }
 

@@ -399,6 +399,8 @@ cudaError_t hx_cu_exl3(cudaStream_t s, const struct hx_cuda_exl3 *a, int n_sm)
     start(s, up, a->bits, n_sm);
     middle<<<p.n_pair, n_warp(a->ff / 128) * 32, (size_t)a->ff * 4, s>>>(p);
     start(s, down, a->down_bits, n_sm);
+    if (a->shared_there)
+        cudaStreamWaitEvent(s, a->shared_there, 0);
     finish<<<dim3((unsigned)(a->d / 128), a->n_tok), a->used * 32, (size_t)a->used * 512, s>>>(p);
     return cudaGetLastError();
 }

@@ -145,7 +145,13 @@ cudaError_t hx_cu_to_bf16(cudaStream_t s, const float *x, int64_t n, uint16_t *y
  * 134. */
 bool hx_cu_gemv_takes(const struct hx_cuda_weight *w, int64_t group);
 cudaError_t hx_cu_gemv(cudaStream_t s, const struct hx_cuda_weight *w, const uint16_t *x,
-                       int64_t x_stride, int64_t group, int n_row, uint16_t *y, float *y32);
+                       int64_t x_stride, int64_t group, int n_row, uint16_t *y, float *y32,
+                       int n_sm);
+/* The same for n_w matrices of one format and width in one launch, each with the bits it has alone.
+ * y or y32 is NULL, or one of both is for each matrix. */
+cudaError_t hx_cu_gemv_many(cudaStream_t s, const struct hx_cuda_weight *w, int n_w,
+                            const uint16_t *x, int64_t x_stride, int n_row, uint16_t *const *y,
+                            float *const *y32, int n_sm);
 
 /* ---- experts.cu ---- */
 /* t[p][i] = bf16(silu(clamp a) clamp b weight[p]); weight NULL: 1. */
@@ -184,8 +190,9 @@ struct hx_cuda_exl3 {
     const int32_t *sel;                        /* [n_tok][used] */
     const float *weight;
     float limit;
-    const float *shared; /* [n_tok][d]: the shared expert's output, or NULL */
-    void *room;          /* hx_cu_exl3_room bytes */
+    const float *shared;      /* [n_tok][d]: the shared expert's output, or NULL */
+    cudaEvent_t shared_there; /* the last launch waits for it; NULL: it is there */
+    void *room;               /* hx_cu_exl3_room bytes */
     uint16_t *y;
 };
 bool hx_cu_exl3_takes(const struct hx_cuda_choice *w1, const struct hx_cuda_choice *w2,

@@ -1,0 +1,665 @@
+/* Operations of the CUDA back end against the CPU one, one by one: shapes, outliers, denormals,
+ * ties, 1 to 48 rows, odd lengths; every row with the bits it has alone. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/kernels.h"
+#include "base/rand.h"
+
+/* Bounds of docs/numerics.md, relative RMS of an array. */
+#define ACTIVATION  4e-3
+#define COEFFICIENT 1e-4
+#define EXACT       0.0
+
+#define ROOM ((size_t)768 << 20) /* of each side */
+
+#define CHECK(call)                                                                                \
+    do {                                                                                           \
+        struct hx_error check_err = {0};                                                           \
+        int check_r = (call);                                                                      \
+        if (check_r != 0)                                                                          \
+            fail_msg("%s: %d: %s", #call, check_r, check_err.text);                                \
+    } while (0)
+#define ERR (&check_err)
+
+enum side { CPU, CARD, N_SIDES };
+enum kind { NORMAL, OUTLIERS, DENORMALS, TIES, ZEROS, N_KINDS };
+static const char *const kind_name[N_KINDS] = {"normal", "outliers", "denormals", "ties", "zeros"};
+static const int row_counts[] = {1, 2, 3, 5, 6, 7, 8, 9, 16, 31, 48};
+#define N_ROW_COUNTS (sizeof(row_counts) / sizeof(row_counts[0]))
+
+static struct {
+    const struct hx_backend *be;
+    struct hx_device *dev;
+    struct hx_buffer *buf;
+    uint8_t *base;
+} side[N_SIDES];
+static uint8_t *host; /* image of both: [ROOM] */
+static size_t used;
+static struct hx_rng rng;
+
+/* ---- memory: the same offsets on both sides ---- */
+
+static size_t take(size_t n)
+{
+    size_t at = used;
+    used += (n + 255) / 256 * 256;
+    assert_true(used <= ROOM);
+    return at;
+}
+
+static struct hx_tensor at_side(enum side s, enum hx_dtype type, size_t at, int64_t a, int64_t b,
+                                int64_t c)
+{
+    struct hx_tensor t = {.dtype = type, .n_dims = c > 0 ? 3 : b > 0 ? 2 : 1};
+    t.ne[0] = a;
+    t.ne[1] = b > 0 ? b : 1;
+    t.ne[2] = c > 0 ? c : 1;
+    t.ne[3] = 1;
+    t.data = side[s].base + at;
+    return t;
+}
+
+/* What host holds up to now, to both. */
+static void send(void)
+{
+    for (int s = 0; s < N_SIDES; s++) {
+        CHECK(side[s].be->upload(side[s].dev, side[s].base, host, used, ERR));
+        CHECK(side[s].be->sync(side[s].dev, ERR));
+    }
+}
+
+static void *fetch(enum side s, size_t at, size_t n)
+{
+    void *p = malloc(n ? n : 1);
+    assert_non_null(p);
+    CHECK(side[s].be->download(side[s].dev, p, side[s].base + at, n, ERR));
+    CHECK(side[s].be->sync(side[s].dev, ERR));
+    return p;
+}
+
+static uint16_t bf16(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
+}
+
+static float value16(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+static float draw(enum kind k)
+{
+    double v = 0;
+    for (int i = 0; i < 12; i++)
+        v += hx_rng_uniform(&rng);
+    v -= 6;
+    switch (k) {
+    case OUTLIERS: return (float)(hx_rng_next(&rng) % 61 == 0 ? v * 3000 : v);
+    case DENORMALS: return (float)(hx_rng_next(&rng) % 3 ? v * 1e-39 : v * 1e-3);
+    case TIES: return (float)(int)(v * 1.4);
+    case ZEROS: return hx_rng_next(&rng) % 2 ? 0.0f : -0.0f;
+    default: return (float)v;
+    }
+}
+
+static size_t bf16s(int64_t n, enum kind k, float scale)
+{
+    size_t at = take((size_t)n * 2);
+    for (int64_t i = 0; i < n; i++)
+        ((uint16_t *)(host + at))[i] = bf16(draw(k) * scale);
+    return at;
+}
+
+static size_t floats(int64_t n, enum kind k, float scale)
+{
+    size_t at = take((size_t)n * 4);
+    for (int64_t i = 0; i < n; i++)
+        ((float *)(host + at))[i] = draw(k) * scale;
+    return at;
+}
+
+static size_t bytes(int64_t n, int lo, int hi)
+{
+    size_t at = take((size_t)n);
+    for (int64_t i = 0; i < n; i++)
+        host[at + (size_t)i] = (uint8_t)(lo + (int)(hx_rng_next(&rng) % (unsigned)(hi - lo + 1)));
+    return at;
+}
+
+static struct hx_weight dense(enum side s, enum hx_dtype type, size_t at, int64_t n_out,
+                              int64_t n_in)
+{
+    struct hx_weight w = {.format = HX_FORMAT_DENSE, .n_out = n_out, .n_in = n_in};
+    w.part[HX_PART_DATA] = at_side(s, type, at, n_out, n_in, 0);
+    return w;
+}
+
+/* ---- comparing ---- */
+
+static double number(enum hx_dtype type, const void *p, int64_t i)
+{
+    return type == HX_DTYPE_BF16 ? (double)value16(((const uint16_t *)p)[i])
+                                 : (double)((const float *)p)[i];
+}
+
+/* Array of both sides within a relative RMS; EXACT: the same bits. */
+static void same(const char *what, enum hx_dtype type, size_t at, int64_t n, double bound)
+{
+    size_t size = hx_dtype_size(type), all = (size_t)n * size;
+    uint8_t *want = fetch(CPU, at, all), *got = fetch(CARD, at, all);
+    if (bound <= 0) {
+        for (size_t i = 0; i < all; i += size) {
+            if (memcmp(want + i, got + i, size) != 0)
+                fail_msg("%s: element %zu of %lld differs", what, i / size, (long long)n);
+        }
+    } else {
+        double diff = 0, norm = 0;
+        for (int64_t i = 0; i < n; i++) {
+            double a = number(type, got, i), b = number(type, want, i);
+            if (isinf(b) && a == b)
+                continue;
+            diff += (a - b) * (a - b);
+            norm += b * b;
+        }
+        double rms = norm > 0 ? sqrt(diff / norm) : sqrt(diff);
+        if (!(rms <= bound))
+            fail_msg("%s: relative RMS %.3g, allowed %.3g", what, rms, bound);
+    }
+    free(want);
+    free(got);
+}
+
+/* Rows of the card: kept from one launch, compared with those of another. */
+struct rows {
+    uint8_t *all;
+    size_t at, row;
+};
+
+static struct rows keep(size_t at, size_t row, int n)
+{
+    return (struct rows){fetch(CARD, at, row * (size_t)n), at, row};
+}
+
+/* Row 0 of the launch that was just made is row r of the kept one. */
+static void same_alone(const char *what, const struct rows *k, int r)
+{
+    uint8_t *one = fetch(CARD, k->at, k->row);
+    if (memcmp(one, k->all + k->row * (size_t)r, k->row) != 0)
+        fail_msg("%s: row %d has other bits alone", what, r);
+    free(one);
+}
+
+#define RUN(s, op, ...) CHECK(side[s].be->kernels->op(side[s].dev, __VA_ARGS__, ERR))
+
+static void begin(void)
+{
+    used = 0;
+    hx_rng_seed(&rng, 99);
+}
+
+/* ---- row by row ---- */
+
+static void test_rows(void **state)
+{
+    (void)state;
+    static const int widths[] = {32, 96, 160, 512, 1280, 5120};
+    char what[96];
+    for (size_t w = 0; w < sizeof(widths) / sizeof(widths[0]); w++) {
+        for (int k = 0; k < N_KINDS; k++) {
+            int d = widths[w], n = row_counts[(w * 3 + (size_t)k) % N_ROW_COUNTS];
+            begin();
+            size_t x = bf16s((int64_t)n * d, k, 1), y = take((size_t)n * (size_t)d * 2);
+            size_t wt = bf16s(d, NORMAL, 1), pos = take((size_t)n * 8), freq = take(16 * 4);
+            size_t code[3], scale[3], val[3];
+            for (int g = 0; g < 3; g++) {
+                code[g] = take((size_t)n * (size_t)d);
+                scale[g] = take((size_t)n * (size_t)d);
+                val[g] = take((size_t)n * (size_t)d * 2);
+            }
+            for (int i = 0; i < n; i++)
+                ((int64_t *)(host + pos))[i] = (int64_t)(hx_rng_next(&rng) % 1000000);
+            for (int i = 0; i < 16; i++)
+                ((float *)(host + freq))[i] = (float)pow(10000.0, -i / 16.0);
+            send();
+            for (int s = 0; s < N_SIDES; s++) {
+                struct hx_tensor tx = at_side(s, HX_DTYPE_BF16, x, n, d, 0),
+                                 ty = at_side(s, HX_DTYPE_BF16, y, n, d, 0),
+                                 tf = at_side(s, HX_DTYPE_F32, freq, 16, 0, 0);
+                struct hx_weight wn = dense(s, HX_DTYPE_BF16, wt, 1, d);
+                RUN(s, rms_norm, &wn, 1e-6f, &tx, &ty);
+                for (int g = 0; g < 3; g++) {
+                    struct hx_tensor tc = at_side(s, HX_DTYPE_U8, code[g], n, g ? d / 2 : d, 0),
+                                     ts = at_side(s, HX_DTYPE_U8, scale[g], n,
+                                                  d / (g == 2 ? 16 : 32), 0),
+                                     tv = at_side(s, HX_DTYPE_BF16, val[g], n, d, 0);
+                    RUN(s, quantise, (enum hx_grid)g, &tx, &tc, &ts, &tv);
+                }
+                struct hx_tensor heads = at_side(s, HX_DTYPE_BF16, x, n, d / 32, 32);
+                RUN(s, rope, &heads, (const int64_t *)(side[s].base + pos), &tf, w % 2 == 0);
+                CHECK(side[s].be->sync(side[s].dev, ERR));
+            }
+            int64_t all = (int64_t)n * d;
+            snprintf(what, sizeof(what), "%s, %d x %d: rms_norm", kind_name[k], n, d);
+            same(what, HX_DTYPE_BF16, y, all, EXACT);
+            snprintf(what, sizeof(what), "%s, %d x %d: rope", kind_name[k], n, d);
+            same(what, HX_DTYPE_BF16, x, all, EXACT);
+            for (int g = 0; g < 3; g++) {
+                snprintf(what, sizeof(what), "%s, %d x %d: grid %d", kind_name[k], n, d, g);
+                same(what, HX_DTYPE_U8, code[g], g ? all / 2 : all, EXACT);
+                same(what, HX_DTYPE_U8, scale[g], all / (g == 2 ? 16 : 32), EXACT);
+                same(what, HX_DTYPE_BF16, val[g], all, EXACT);
+            }
+        }
+    }
+}
+
+/* ---- a site whole, against its four operations on the CPU ---- */
+
+struct site {
+    size_t streams, y, pre, next, post, comb, x, fn, base, scale, norm;
+    int n, d;
+};
+
+static void run_site(enum side s, const struct site *c, int first, int n)
+{
+    size_t f = (size_t)first, d = (size_t)c->d;
+    struct hx_tensor streams = at_side(s, HX_DTYPE_BF16, c->streams + f * 4 * d * 2, n, 4, c->d),
+                     y = at_side(s, HX_DTYPE_BF16, c->y + f * d * 2, n, c->d, 0),
+                     pre = at_side(s, HX_DTYPE_F32, c->pre + f * 16, n, 4, 0),
+                     next = at_side(s, HX_DTYPE_F32, c->next + f * 16, n, 4, 0),
+                     post = at_side(s, HX_DTYPE_F32, c->post + f * 16, n, 4, 0),
+                     comb = at_side(s, HX_DTYPE_F32, c->comb + f * 64, n, 4, 4),
+                     x = at_side(s, HX_DTYPE_BF16, c->x + f * d * 2, n, c->d, 0);
+    struct hx_weight fn = dense(s, HX_DTYPE_F32, c->fn, 24, 4 * c->d),
+                     base = dense(s, HX_DTYPE_F32, c->base, 1, 24),
+                     scale = dense(s, HX_DTYPE_F32, c->scale, 1, 3),
+                     norm = dense(s, HX_DTYPE_BF16, c->norm, 1, c->d);
+    struct hx_hc_args mix = {&streams, &fn, &base, &scale, 20, 1e-6f, 1e-6f, &next, &post, &comb};
+    if (s == CARD) {
+        RUN(s, hc_site, &(struct hx_site_args){mix, &y, &streams, &pre, &norm, 1e-6f, &x});
+        return;
+    }
+    RUN(s, hc_expand, &y, &post, &comb, &streams);
+    RUN(s, hc_collapse, &streams, &pre, &x);
+    RUN(s, rms_norm, &norm, 1e-6f, &x, &x);
+    RUN(s, hc_mix, &mix);
+}
+
+static void test_site(void **state)
+{
+    (void)state;
+    static const int widths[] = {64, 96, 544, 5120};
+    char what[96];
+    for (size_t w = 0; w < sizeof(widths) / sizeof(widths[0]); w++) {
+        for (size_t r = 0; r <= N_ROW_COUNTS; r++) {
+            int n = r < N_ROW_COUNTS ? row_counts[r] : 75, d = widths[w];
+            enum kind k = (enum kind)((r + w) % N_KINDS);
+            if (d == 5120 && n > 16 && n != 75)
+                continue;
+            begin();
+            struct site c = {.n = n, .d = d};
+            c.streams = bf16s((int64_t)n * 4 * d, k, 1);
+            c.y = bf16s((int64_t)n * d, k == DENORMALS ? NORMAL : k, 1);
+            c.pre = floats(n * 4, NORMAL, .3f);
+            c.next = floats(n * 4, NORMAL, 1);
+            c.post = floats(n * 4, NORMAL, .5f);
+            c.comb = floats(n * 16, NORMAL, .3f);
+            c.x = take((size_t)n * (size_t)d * 2);
+            c.fn = floats((int64_t)24 * 4 * d, NORMAL, .02f);
+            c.base = floats(24, NORMAL, .5f);
+            c.scale = floats(3, NORMAL, .5f);
+            c.norm = bf16s(d, NORMAL, 1);
+            send();
+            for (int s = 0; s < N_SIDES; s++) {
+                run_site(s, &c, 0, n);
+                CHECK(side[s].be->sync(side[s].dev, ERR));
+            }
+            snprintf(what, sizeof(what), "site, %s, %d x %d", kind_name[k], n, d);
+            same(what, HX_DTYPE_BF16, c.streams, (int64_t)n * 4 * d, EXACT);
+            same(what, HX_DTYPE_BF16, c.x, (int64_t)n * d, EXACT);
+            same(what, HX_DTYPE_F32, c.next, n * 4, COEFFICIENT);
+            same(what, HX_DTYPE_F32, c.post, n * 4, COEFFICIENT);
+            same(what, HX_DTYPE_F32, c.comb, n * 16, COEFFICIENT);
+            struct rows comb = keep(c.comb, 64, n), next = keep(c.next, 16, n),
+                        x = keep(c.x, (size_t)d * 2, n);
+            for (int i = 0; i<n; i += n> 8 ? 7 : 1) {
+                size_t f = (size_t)i;
+                send();
+                run_site(CARD, &c, i, 1);
+                CHECK(side[CARD].be->sync(side[CARD].dev, ERR));
+                struct rows at = comb;
+                at.at += f * 64;
+                same_alone(what, &at, i);
+                at = next;
+                at.at += f * 16;
+                same_alone(what, &at, i);
+                at = x;
+                at.at += f * (size_t)d * 2;
+                same_alone(what, &at, i);
+            }
+            free(comb.all);
+            free(next.all);
+            free(x.all);
+        }
+    }
+}
+
+/* ---- router ---- */
+
+static void run_route(enum side s, int n, int d, int n_expert, int k, const size_t at[7], int first)
+{
+    size_t f = (size_t)first;
+    struct hx_tensor z = at_side(s, HX_DTYPE_BF16, at[0] + f * (size_t)d * 2, n, d, 0),
+                     sel = at_side(s, HX_DTYPE_I32, at[4], n, k, 0),
+                     weight = at_side(s, HX_DTYPE_F32, at[5], n, k, 0),
+                     score = at_side(s, HX_DTYPE_F32, at[6], n, n_expert, 0);
+    struct hx_weight gate = dense(s, HX_DTYPE_BF16, at[1], n_expert, d),
+                     bias = dense(s, HX_DTYPE_F32, at[2], 1, n_expert),
+                     other = dense(s, HX_DTYPE_F32, at[3], 1, n_expert);
+    static uint8_t odd[48];
+    RUN(s, route,
+        &(struct hx_route_args){.z = &z,
+                                .gate = &gate,
+                                .bias = &bias,
+                                .bias_vl = &other,
+                                .dead = s == CPU ? odd : NULL,
+                                .temp = 1.0f,
+                                .route_scale = 2.5f,
+                                .norm = true,
+                                .sel = &sel,
+                                .weight = &weight,
+                                .score = &score});
+}
+
+static void test_route(void **state)
+{
+    (void)state;
+    static const struct {
+        int d, n_expert, k;
+    } shapes[] = {{128, 8, 3}, {256, 31, 6}, {1280, 384, 6}, {5120, 384, 6}, {128, 512, 8}};
+    char what[96];
+    for (size_t w = 0; w < sizeof(shapes) / sizeof(shapes[0]); w++) {
+        for (size_t r = 0; r < N_ROW_COUNTS; r++) {
+            int n = row_counts[r], d = shapes[w].d, e = shapes[w].n_expert, k = shapes[w].k;
+            enum kind kind = (enum kind)((r + w) % N_KINDS);
+            if (d == 5120 && n > 9)
+                continue;
+            begin();
+            size_t at[7];
+            at[0] = bf16s((int64_t)n * d, kind, 1);
+            at[1] = bf16s((int64_t)e * d, kind == TIES ? TIES : NORMAL, .03f);
+            at[2] = floats(e, kind == TIES ? ZEROS : NORMAL, .1f);
+            at[3] = floats(e, NORMAL, .1f);
+            at[4] = take((size_t)n * (size_t)k * 4);
+            at[5] = take((size_t)n * (size_t)k * 4);
+            at[6] = take((size_t)n * (size_t)e * 4);
+            send();
+            for (int s = 0; s < N_SIDES; s++) {
+                run_route(s, n, d, e, k, at, 0);
+                CHECK(side[s].be->sync(side[s].dev, ERR));
+            }
+            snprintf(what, sizeof(what), "route, %s, %d of %d x %d", kind_name[kind], n, e, d);
+            same(what, HX_DTYPE_I32, at[4], (int64_t)n * k, EXACT);
+            same(what, HX_DTYPE_F32, at[5], (int64_t)n * k, COEFFICIENT);
+            same(what, HX_DTYPE_F32, at[6], (int64_t)n * e, COEFFICIENT);
+            struct rows sel = keep(at[4], (size_t)k * 4, n), weight = keep(at[5], (size_t)k * 4, n);
+            for (int i = 0; i<n; i += n> 8 ? 7 : 1) {
+                run_route(CARD, 1, d, e, k, at, i);
+                CHECK(side[CARD].be->sync(side[CARD].dev, ERR));
+                same_alone(what, &sel, i);
+                same_alone(what, &weight, i);
+            }
+            free(sel.all);
+            free(weight.all);
+        }
+    }
+}
+
+/* ---- index: scores and choice over keys in pages ---- */
+
+struct index_case {
+    const char *name;
+    int n_head, d, topk, n_cand; /* n_cand 0: no candidates */
+    int64_t n_key;
+    int n_row, ratio;
+    enum { PLAIN, EQUAL_KEYS, WIDE_SCALES, ONE_NAN } keys;
+};
+
+static const struct index_case index_cases[] = {
+    {"few keys", 32, 128, 512, 0, 65, 6, 1, PLAIN},
+    {"one key", 32, 128, 512, 0, 1, 1, 1, PLAIN},
+    {"tiny heads", 4, 32, 16, 4, 333, 9, 2, PLAIN},
+    {"as many as wanted", 32, 128, 512, 0, 512, 1, 1, PLAIN},
+    {"one more", 32, 128, 512, 0, 513, 3, 1, PLAIN},
+    {"ties", 32, 128, 512, 64, 3000, 6, 1, EQUAL_KEYS},
+    {"wide scales", 16, 64, 128, 32, 3000, 5, 1, WIDE_SCALES},
+    {"candidates", 32, 128, 512, 256, 20011, 2, 1, PLAIN},
+    {"40,000 keys", 8, 128, 512, 2048, 40007, 48, 1, PLAIN},
+    {"1M keys", 4, 128, 512, 2048, 1048576, 2, 1, PLAIN},
+    {"1M equal keys", 2, 64, 512, 2048, 1048573, 1, 1, EQUAL_KEYS},
+};
+
+static void test_index(void **state)
+{
+    const struct index_case *c = *state;
+    enum { PER = 64, CAND = 8 };
+    int b32 = c->d / 32, row = c->d / 2 + b32;
+    int64_t n_page = (c->n_key + PER - 1) / PER, n_last = c->n_key * c->ratio;
+    begin();
+    size_t q = bf16s((int64_t)c->n_row * c->n_head * c->d, NORMAL, 1),
+           w = bf16s((int64_t)c->n_row * c->n_head, NORMAL, .2f);
+    size_t qc = take((size_t)(c->n_row * c->n_head * c->d / 2)),
+           qs = take((size_t)(c->n_row * c->n_head * b32)),
+           pool = take((size_t)(n_page * PER * row)), table = take((size_t)n_page * 4),
+           seq = take((size_t)c->n_row * 4), pos = take((size_t)c->n_row * 8),
+           sel = take((size_t)(c->n_row * c->topk) * 4),
+           cand = take((size_t)(c->n_row * (c->n_cand + 1)) * 4), stream = take(256),
+           view = take(256), views = take(8);
+    for (int64_t i = 0; i < n_page * PER; i++) {
+        uint8_t *at = host + pool + (size_t)(i / PER) * PER * (size_t)row;
+        uint8_t *code = at + (size_t)(i % PER) * (size_t)c->d / 2,
+                *scale = at + PER * (size_t)c->d / 2 + (size_t)(i % PER) * (size_t)b32;
+        bool copy = c->keys == EQUAL_KEYS && i > 0 && i % 5 != 0;
+        for (int k = 0; k < c->d / 2; k++)
+            code[k] = copy ? host[pool + (size_t)k] : (uint8_t)hx_rng_next(&rng);
+        for (int k = 0; k < b32; k++) {
+            int e = c->keys == WIDE_SCALES ? 60 + (int)(hx_rng_next(&rng) % 100)
+                                           : 124 + (int)(hx_rng_next(&rng) % 5);
+            scale[k] = copy ? host[pool + PER * (size_t)c->d / 2 + (size_t)k] : (uint8_t)e;
+        }
+        if (i % 11 == 3 && !copy) /* a block of zeros with the scale that quantise gives it */
+            memset(code, 0, 16), scale[0] = 1;
+    }
+    for (int64_t i = 0; i < n_page; i++) /* pages in falling order */
+        ((int32_t *)(host + table))[i] = (int32_t)(n_page - 1 - i);
+    for (int i = 0; i < c->n_row; i++) {
+        ((int32_t *)(host + seq))[i] = 0;
+        ((int64_t *)(host + pos))[i] = n_last - c->n_row + i > 0 ? n_last - c->n_row + i : 0;
+    }
+    send();
+    for (int s = 0; s < N_SIDES; s++) {
+        uint8_t *base = side[s].base;
+        struct hx_kv_stream ks = {.base = base + pool,
+                                  .table = (const int32_t *)(base + table),
+                                  .rows_per_block = PER,
+                                  .block_stride = (size_t)(PER * row),
+                                  .scale_offset = (size_t)PER * (size_t)c->d / 2,
+                                  .data_bytes = c->d / 2,
+                                  .scale_bytes = b32};
+        struct hx_kv_view kv = {.key = (const struct hx_kv_stream *)(base + stream)};
+        const struct hx_kv_view *on_side = (const struct hx_kv_view *)(base + view), *on_host;
+        CHECK(side[s].be->upload(side[s].dev, base + stream, &ks, sizeof(ks), ERR));
+        CHECK(side[s].be->upload(side[s].dev, base + view, &kv, sizeof(kv), ERR));
+        CHECK(side[s].be->upload(side[s].dev, base + views, &on_side, sizeof(on_side), ERR));
+        CHECK(side[s].be->sync(side[s].dev, ERR));
+        on_host = s == CPU ? on_side : NULL;
+        struct hx_batch batch = {.n_row = c->n_row,
+                                 .n_seq = 1,
+                                 .seq = (const int32_t *)(base + seq),
+                                 .pos = (const int64_t *)(base + pos),
+                                 .kv = &on_host,
+                                 .kv_device = (const struct hx_kv_view *const *)(base + views)};
+        struct hx_tensor tq = at_side(s, HX_DTYPE_BF16, q, c->n_row, c->n_head, c->d),
+                         tc = at_side(s, HX_DTYPE_U8, qc, c->n_row, c->n_head, c->d / 2),
+                         ts = at_side(s, HX_DTYPE_U8, qs, c->n_row, c->n_head, b32),
+                         tw = at_side(s, HX_DTYPE_BF16, w, c->n_row, c->n_head, 0),
+                         tsel = at_side(s, HX_DTYPE_I32, sel, c->n_row, c->topk, 0),
+                         tcand =
+                             at_side(s, HX_DTYPE_I32, cand, c->n_row, c->n_cand ? c->n_cand : 1, 0);
+        RUN(s, quantise, HX_GRID_FP4_B32, &tq, &tc, &ts, &tq);
+        struct hx_index_args a = {.batch = &batch,
+                                  .source = 0,
+                                  .ratio = c->ratio,
+                                  .q = &tq,
+                                  .q_codes = &tc,
+                                  .q_scales = &ts,
+                                  .w = &tw,
+                                  .factor = 1.0f / 64,
+                                  .n_visible = c->n_key,
+                                  .topk = c->topk,
+                                  .cand_block = CAND,
+                                  .n_cand = c->n_cand ? c->n_cand : 1,
+                                  .write_cand = c->n_cand > 0,
+                                  .sel = &tsel,
+                                  .cand = &tcand};
+        RUN(s, index_select, &a);
+        CHECK(side[s].be->sync(side[s].dev, ERR));
+    }
+    same("queries", HX_DTYPE_BF16, q, (int64_t)c->n_row * c->n_head * c->d, EXACT);
+    same("selected rows", HX_DTYPE_I32, sel, (int64_t)c->n_row * c->topk, EXACT);
+    if (c->n_cand)
+        same("candidate blocks", HX_DTYPE_I32, cand, (int64_t)c->n_row * c->n_cand, EXACT);
+}
+
+/* ---- products ---- */
+
+static void test_linear(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t n_out, n_in;
+        int format; /* 0: FP8, 1: BF16, 2: F32, 3: FP4 */
+    } shapes[] = {{512, 5120, 0}, {1280, 5120, 0}, {8192, 1280, 0}, {96, 192, 0},
+                  {32, 64, 0},    {160, 96, 0},    {128, 512, 1},   {384, 5120, 1},
+                  {33, 77, 1},    {7, 130, 2},     {64, 256, 3},    {96, 160, 3}};
+    char what[96];
+    for (size_t w = 0; w < sizeof(shapes) / sizeof(shapes[0]); w++) {
+        for (size_t r = 0; r < N_ROW_COUNTS; r++) {
+            int n = row_counts[r], format = shapes[w].format;
+            int64_t o = shapes[w].n_out, k = shapes[w].n_in;
+            enum kind kind = (enum kind)((r + w) % N_KINDS);
+            if (o * k > 1 << 20 && n > 9)
+                continue;
+            begin();
+            size_t x = bf16s(n * k, kind, 1), y = take((size_t)(n * o) * 4);
+            size_t code = format == 0   ? bytes(o * k, 0, 0x7D)
+                          : format == 1 ? bf16s(o * k, NORMAL, .05f)
+                          : format == 2 ? floats(o * k, NORMAL, .05f)
+                                        : bytes(o * k / 2, 0, 255);
+            for (int64_t i = 0; format == 0 && i < o * k; i++)
+                host[code + (size_t)i] |= (uint8_t)(hx_rng_next(&rng) & 0x80);
+            int64_t blocks = format == 0 ? (o + 31) / 32 * (k / 32) : o * (k / 32);
+            size_t scale = bytes(format == 0 || format == 3 ? blocks : 1, 115, 122);
+            send();
+            for (int s = 0; s < N_SIDES; s++) {
+                struct hx_weight m = {.format = format == 0   ? HX_FORMAT_FP8
+                                                : format == 3 ? HX_FORMAT_FP4
+                                                              : HX_FORMAT_DENSE,
+                                      .n_out = o,
+                                      .n_in = k};
+                m.part[HX_PART_DATA] = at_side(s,
+                                               format == 0   ? HX_DTYPE_F8_E4M3
+                                               : format == 1 ? HX_DTYPE_BF16
+                                               : format == 2 ? HX_DTYPE_F32
+                                                             : HX_DTYPE_I8,
+                                               code, o, format == 3 ? k / 2 : k, 0);
+                if (format == 0 || format == 3)
+                    m.part[HX_PART_SCALE] = at_side(s, HX_DTYPE_F8_E8M0, scale,
+                                                    format == 0 ? (o + 31) / 32 : o, k / 32, 0);
+                struct hx_tensor tx = at_side(s, HX_DTYPE_BF16, x, n, k, 0),
+                                 ty = at_side(s, HX_DTYPE_F32, y, n, o, 0);
+                RUN(s, linear, &m, false, &tx, &ty);
+                CHECK(side[s].be->sync(side[s].dev, ERR));
+                if (s == CPU)
+                    continue;
+                snprintf(what, sizeof(what), "linear, %s, format %d, %d of %lld x %lld",
+                         kind_name[kind], format, n, (long long)o, (long long)k);
+                same(what, HX_DTYPE_F32, y, n * o, ACTIVATION);
+                struct rows all = keep(y, (size_t)o * 4, n);
+                for (int i = 0; i<n; i += n> 8 ? 11 : 1) {
+                    tx.ne[0] = ty.ne[0] = 1;
+                    tx.data = side[s].base + x + (size_t)(i * k) * 2;
+                    RUN(s, linear, &m, false, &tx, &ty);
+                    same_alone(what, &all, i);
+                }
+                free(all.all);
+            }
+        }
+    }
+}
+
+static int open_sides(void **state)
+{
+    (void)state;
+    static const char *const names[N_SIDES] = {"cpu", "cuda"};
+    for (int s = 0; s < N_SIDES; s++) {
+        struct hx_error err = {0};
+        side[s].be = hx_backend_select(names[s], &err);
+        if (!side[s].be || side[s].be->open(0, &side[s].dev, &err) < 0 ||
+            side[s].be->alloc(side[s].dev, HX_MEM_DEVICE, ROOM, &side[s].buf, &err) < 0) {
+            print_message("%s\n", err.text);
+            return -1;
+        }
+        side[s].base = side[s].be->address(side[s].buf);
+    }
+    host = calloc(1, ROOM);
+    return host ? 0 : -1;
+}
+
+static int close_sides(void **state)
+{
+    (void)state;
+    for (int s = 0; s < N_SIDES; s++) {
+        side[s].be->free(side[s].buf);
+        side[s].be->close(side[s].dev);
+    }
+    free(host);
+    return 0;
+}
+
+/* usage: test_ops [only]      only: tests whose names have that in them */
+int main(int argc, char **argv)
+{
+    enum { N = sizeof(index_cases) / sizeof(index_cases[0]) };
+    struct CMUnitTest tests[N + 4] = {
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_site),
+        cmocka_unit_test(test_route),
+        cmocka_unit_test(test_linear),
+    };
+    static char names[N][48];
+    for (int i = 0; i < N; i++) {
+        snprintf(names[i], sizeof(names[i]), "index, %s", index_cases[i].name);
+        tests[4 + i] = (struct CMUnitTest){.name = names[i],
+                                           .test_func = test_index,
+                                           .initial_state = (void *)(uintptr_t)&index_cases[i]};
+    }
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, open_sides, close_sides);
+}
