@@ -14,7 +14,7 @@ $(call hx_program,hx-fetch,installer/fetch/main.c,fetch)
 $(O)/tests/installer/fetch/test_store_faults: | $(O)/tests/faultfs
 
 # Writing the system to disks: hx-install, hx-update.
-disk_SRCS := io.c gpt.c layout.c fat.c verity.c system.c targets.c sums.c install.c efi_boot.c prepare.c cli.c bundle.c kernels.c update.c health.c models.c speed.c drives.c
+disk_SRCS := io.c gpt.c layout.c fat.c verity.c system.c targets.c sums.c install.c efi_boot.c prepare.c cli.c bundle.c kernels.c update.c health.c models.c speed.c drives.c twins.c
 disk_DEPS := hw base
 $(call hx_module,disk,installer/disk)
 $(call hx_program,hx-install,installer/disk/install_main.c,disk)

@@ -18,6 +18,7 @@
 #include "disk/prepare.h"
 #include "disk/speed.h"
 #include "disk/targets.h"
+#include "disk/twins.h"
 
 struct options {
     const char *root, *esp, *serial, *confirm, *answers, *seconds;
@@ -35,6 +36,7 @@ static void help(FILE *to)
         "       hx-install models --own\n"
         "       hx-install drives [--seconds N] [--json]\n"
         "       hx-install speed [--seconds N] [--json]\n"
+        "       hx-install esp\n"
         "       hx-install prepare [--config]\n"
         "       hx-install reset config|state|everything [--yes|--cancel]\n\n"
         "  list     disks, what is on them, and why one cannot be used\n"
@@ -46,6 +48,8 @@ static void help(FILE *to)
         "           --own: back to the system disk's partition\n"
         "  drives   drives that can hold the models: room, and with --seconds speed\n"
         "  speed    how fast the drive of the models reads\n"
+        "  esp      before the boot partition is mounted: of two names of one kernel image, as a\n"
+        "           power cut can leave them, one goes\n"
         "  prepare  at each start: a requested reset, file systems that are not there yet; with\n"
         "           --config the reset of the configuration, once /var is mounted\n"
         "  reset    asks the next start for a reset\n\n"
@@ -376,6 +380,27 @@ static int cmd_speed(const struct options *opt, const struct hx_root *root, stru
     return 0;
 }
 
+static int cmd_esp(const struct hx_root *root, struct hx_error *err)
+{
+    char path[HX_ROOT_PATH];
+    struct hx_disk d;
+    struct hx_twins twins;
+    int r = hx_root_resolve(root, "/dev/hx170/esp", path);
+    if (r == 0)
+        r = hx_root_outside(root, "/dev/hx170/esp", path);
+    if (r < 0)
+        return hx_fail(err, r, "/dev/hx170/esp: no such partition");
+    r = hx_disk_open(path, HX_DISK_ALONE, 0, &d, err);
+    if (r < 0)
+        return r;
+    r = hx_twins_remove(&d, 0, &twins, err);
+    hx_disk_close(&d);
+    if (r == 0 && twins.n)
+        printf("a power cut had left two names of one file: '%s' is gone, '%s' stays\n",
+               twins.last[0], twins.last[1]);
+    return r;
+}
+
 static int cmd_check(const struct options *opt, const struct hx_root *root, struct hx_error *err)
 {
     struct hx_disk source = {.fd = -1};
@@ -466,6 +491,8 @@ int main(int argc, char **argv)
             return usage("models needs either --disk or --own", NULL);
         }
         r = cmd_models(&opt, root, &err);
+    } else if (strcmp(command, "esp") == 0) {
+        r = cmd_esp(root, &err);
     } else if (strcmp(command, "drives") == 0) {
         r = cmd_drives(&opt, root, &err);
     } else if (strcmp(command, "speed") == 0) {

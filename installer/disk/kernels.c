@@ -20,7 +20,7 @@
 #define SUFFIX     ".efi"
 #define SPARE      (64u << 10) /* clusters of folders */
 
-static bool parse(const char *name, struct hx_kernel *out)
+bool hx_kernel_parse(const char *name, struct hx_kernel *out)
 {
     size_t n = strlen(name), prefix = strlen(PREFIX), suffix = strlen(SUFFIX);
     if (n >= sizeof(out->file) || n <= prefix + suffix || strncmp(name, PREFIX, prefix) != 0 ||
@@ -71,8 +71,8 @@ int hx_kernels_list(const char *esp, struct hx_kernels *out, struct hx_error *er
     out->n = 0;
     for (struct dirent *e = readdir(d); r == 0 && e; e = readdir(d)) {
         struct hx_kernel k;
-        if (!parse(e->d_name, &k) || fstatat(fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
-            !S_ISREG(st.st_mode))
+        if (!hx_kernel_parse(e->d_name, &k) ||
+            fstatat(fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
             continue;
         k.n_bytes = (uint64_t)st.st_size;
         /* What a power cut in the middle of a rename can leave on FAT; the boot loader passes it

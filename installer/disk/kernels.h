@@ -22,6 +22,8 @@ struct hx_kernels {
     struct hx_kernel image[HX_KERNELS_MAX];
 };
 
+/* What a file's name says, without its size; false: no kernel image's. */
+bool hx_kernel_parse(const char *name, struct hx_kernel *out);
 /* Other files are passed over. esp: folder of the mounted ESP. */
 int hx_kernels_list(const char *esp, struct hx_kernels *out, struct hx_error *err) HX_MUST;
 /* Best one of a version: blessed before counted; NULL. */
