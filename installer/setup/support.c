@@ -24,6 +24,8 @@ static const struct {
     {"cmdline", "/proc/cmdline"},
     {"meminfo", "/proc/meminfo"},
     {"os-release", "/etc/os-release"},
+    {"last-good.txt", "/var/lib/hx170/check/last-good"},
+    {"given-up.txt", "/var/lib/hx170/check/given-up"},
 };
 
 static const struct {
@@ -31,6 +33,10 @@ static const struct {
     const char *argv[8];
 } tools[] = {
     {"journal.txt", {"journalctl", "-b", "--no-pager", "-o", "short-monotonic", "-n", "20000"}},
+    /* Of a start that went back to the version before, or ended in a crash. */
+    {"boots.txt", {"journalctl", "--list-boots", "--no-pager"}},
+    {"journal-before.txt",
+     {"journalctl", "-b", "-1", "--no-pager", "-o", "short-monotonic", "-n5000"}},
     {"dmesg.txt", {"journalctl", "-k", "-b", "--no-pager", "-n", "10000"}},
     {"units.txt", {"systemctl", "--no-pager", "--all", "list-units", "hx-*"}},
     {"failed.txt", {"systemctl", "--no-pager", "--failed"}},

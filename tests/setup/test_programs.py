@@ -254,6 +254,23 @@ def test_support_has_no_secrets(machine, tmp_path):
     assert {"hx170-support/" + line.split()[0] for line in content.split("\n")[2:] if "bytes" in line} == set(names[:-1])
 
 
+def test_support_after_the_way_back(machine, tmp_path):
+    """The new version's root was damaged; the one before makes the archive: why, which starts, and what the last one said."""
+    machine.put("var/lib/hx170/check/given-up", "1.3: SSH does not listen\n")
+    machine.add_commands([
+        {"argv": ["hx-update", "status"], "rc": 0, "stdout": "runs 1.2, blessed\nother slot: 1.3, damaged\n"},
+        {"argv": ["journalctl", "--list-boots", "--no-pager"], "rc": 0, "stdout": "-1 first\n 0 second\n"},
+        {"argv": ["journalctl", "-b", "-1", "--no-pager", "-o", "short-monotonic", "-n5000"], "rc": 0,
+         "stdout": "[    9.1] device-mapper: verity: metadata block 7 is corrupted\n"}])
+    out = tmp_path / "support.tar"
+    assert machine.run("hx", "support", "--output", str(out)).returncode == 0
+    with tarfile.open(out) as tar:
+        text = {m.name.rpartition("/")[2]: tar.extractfile(m).read().decode() for m in tar.getmembers()}
+    assert text["given-up.txt"] == "1.3: SSH does not listen\n"
+    assert "other slot: 1.3, damaged" in text["update.txt"] and text["boots.txt"].count("\n") == 2
+    assert "block 7 is corrupted" in text["journal-before.txt"]
+
+
 def test_support_that_cannot_be_written(machine, tmp_path):
     done = machine.run("hx", "support", "--output", str(tmp_path / "none" / "x.tar"))
     assert done.returncode == 73 and "cannot write" in done.stderr
