@@ -3,7 +3,7 @@ backend_SRCS := dtype.c select.c cpu/device.c cpu/numerics.c cpu/linear.c cpu/ex
 backend_DEPS := base
 ifneq ($(CUDA),0)
 backend_SRCS += cuda/device.c cuda/weights.c cuda/ops.c $(addprefix cuda/kernels/,read.cu rows.cu hyper.cu \
-	product.cu gemv.cu router.cu experts.cu exl3.cu kv.cu index.cu attend.cu attend_split.cu engram.cu draft.cu)
+	product.cu gemv.cu router.cu experts.cu exl3.cu fp4.cu kv.cu index.cu attend.cu attend_split.cu engram.cu draft.cu)
 backend_LIBS := $(CUDA_LIBS)
 $(O)/obj/engine/backend/select.o: HX_CFLAGS += -DHX_HAVE_CUDA
 # As the CPU back end: no contraction. Fast kernels ask for fused multiply-adds by name.

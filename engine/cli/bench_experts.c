@@ -1,6 +1,7 @@
-/* hx-bench kernels, expert layers: 384 experts 5120 -> 2304 -> 5120 of random words, routings drawn
- * uniformly, 16 of them in a recording, as the public kernels were measured (docs/perf-log.md). No
- * shared expert: theirs have none. */
+/* hx-bench kernels, expert layers: experts 5120 -> 2304 -> 5120 of random words, 384 EXL3 ones with
+ * six a token as the backbone has and 128 FP4 ones with three as the drafter has, 16 routings in a
+ * recording, drawn uniformly, as the public kernels were measured (docs/perf-log.md), or from a
+ * pool of 42 experts each, as real text does. No shared expert: the public kernels have none. */
 #include "cli/bench_card.h"
 
 #include <stdio.h>
@@ -9,14 +10,22 @@
 
 #include "base/rand.h"
 
-#define N_EXPERT 384
+#define N_EXPERT 384 /* most of a layer, and of a token */
 #define USED     6
+#define POOL     42 /* experts of a stream of text (spec performance.md 2.3) */
 #define WIDTH    5120
 #define INNER    2304
 #define ROUTINGS 16
 #define MAX_TOK  64
 #define MAX_SM   512
 #define SCALES   (64 << 10) /* binary16 values of each kind */
+
+static const struct kind {
+    const char *name;
+    int bits; /* EXL3; 4: FP4 */
+    int n_expert, used;
+} kinds[] = {{"2 bits", 2, 384, 6}, {"3 bits", 3, 384, 6}, {"FP4", 4, 128, 3}};
+#define KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
 /* Microseconds of the public kernels on the same kind of card: the better of the fused and the
  * batched. */
@@ -36,9 +45,9 @@ struct layer {
 };
 
 struct room {
-    struct hx_buffer *pool, *rest;
-    struct layer *layer[2]; /* tables are known by their address: one a bit width */
-    uint16_t *scales;       /* device, SCALES of inputs, SCALES of outputs */
+    struct hx_buffer *pool, *rest, *exponents;
+    struct layer *layer[KINDS]; /* tables are known by their address: one a kind */
+    uint16_t *scales;           /* device, SCALES of inputs, SCALES of outputs */
     uint16_t *z, *y;
     int32_t *sel; /* [ROUTINGS][MAX_TOK][USED] */
     float *weight;
@@ -60,28 +69,54 @@ static void make_weight(struct hx_weight *w, const struct room *k, int bits, int
         (struct hx_tensor){HX_DTYPE_F16, 1, {n_out, 1, 1, 1}, k->scales + SCALES};
 }
 
-static void make_layer(struct layer *l, const struct room *k, int bits, uint8_t *pool)
+static void make_fp4(struct hx_weight *w, int64_t n_out, int64_t n_in, uint8_t *data,
+                     uint8_t *exponents)
 {
-    size_t bytes = (size_t)WIDTH * INNER * (size_t)bits / 8;
-    for (int e = 0; e < N_EXPERT; e++) {
+    *w = (struct hx_weight){.format = HX_FORMAT_FP4, .n_out = n_out, .n_in = n_in};
+    w->part[HX_PART_DATA] = (struct hx_tensor){HX_DTYPE_I8, 2, {n_out, n_in / 2, 1, 1}, data};
+    w->part[HX_PART_SCALE] =
+        (struct hx_tensor){HX_DTYPE_F8_E8M0, 2, {n_out, n_in / 32, 1, 1}, exponents};
+}
+
+static void make_layer(struct layer *l, const struct room *k, const struct kind *kind,
+                       uint8_t *pool, uint8_t *exponents)
+{
+    size_t n = (size_t)WIDTH * INNER, bytes = n * (size_t)kind->bits / 8;
+    for (int e = 0; e < kind->n_expert; e++) {
         for (int i = 0; i < 3; i++) {
-            make_weight(&l->w[i][e], k, bits, i == 1 ? WIDTH : INNER, i == 1 ? INNER : WIDTH,
-                        pool + bytes * (size_t)(3 * e + i));
+            size_t at = (size_t)(3 * e + i);
+            int64_t n_out = i == 1 ? WIDTH : INNER, n_in = i == 1 ? INNER : WIDTH;
+            if (kind->bits == 4)
+                make_fp4(&l->w[i][e], n_out, n_in, pool + bytes * at, exponents + n / 32 * at);
+            else
+                make_weight(&l->w[i][e], k, kind->bits, n_out, n_in, pool + bytes * at);
             l->table[i][e] = &l->w[i][e];
         }
     }
 }
 
-/* Six different experts a token, ascending; returns how many the tokens have together. */
-static int draw(struct hx_rng *rng, int n_tok, int32_t *sel)
+/* n different numbers below all, ascending. */
+static void draw(struct hx_rng *rng, int all, int n, int32_t *out)
+{
+    for (int e = 0, at = 0; at < n; e++) {
+        if (hx_rng_next(rng) % (uint64_t)(all - e) < (uint64_t)(n - at))
+            out[at++] = e;
+    }
+}
+
+/* Different experts of each token, ascending; returns how many the tokens have together. */
+static int draw_tokens(struct hx_rng *rng, const struct kind *kind, bool local, int n_tok,
+                       int32_t *sel)
 {
     bool seen[N_EXPERT] = {false};
-    int distinct = 0;
+    int32_t pool[N_EXPERT];
+    int distinct = 0, all = local ? POOL : kind->n_expert;
+    draw(rng, kind->n_expert, all, pool);
     for (int t = 0; t < n_tok; t++) {
-        for (int e = 0, at = 0; at < USED; e++) {
-            if (hx_rng_next(rng) % (uint64_t)(N_EXPERT - e) >= (uint64_t)(USED - at))
-                continue;
-            sel[t * USED + at++] = e;
+        draw(rng, all, kind->used, sel + t * kind->used);
+        for (int i = 0; i < kind->used; i++) {
+            int e = pool[sel[t * kind->used + i]];
+            sel[t * kind->used + i] = e;
             distinct += !seen[e];
             seen[e] = true;
         }
@@ -90,7 +125,8 @@ static int draw(struct hx_rng *rng, int n_tok, int32_t *sel)
 }
 
 /* Random words everywhere, scales near 1/64 and 1 of both signs, inputs about 1. */
-static int fill(struct hx_bench_card *b, struct room *k, size_t pool, struct hx_error *err)
+static int fill(struct hx_bench_card *b, struct room *k, size_t pool, size_t exponents,
+                struct hx_error *err)
 {
     size_t n = (size_t)32 << 20;
     uint64_t *host = malloc(n);
@@ -116,12 +152,19 @@ static int fill(struct hx_bench_card *b, struct room *k, size_t pool, struct hx_
         r = b->be->upload(b->dev, k->z, host + SCALES, (size_t)MAX_TOK * WIDTH * 2, err);
     if (r == 0)
         r = b->be->sync(b->dev, err);
+    for (size_t i = 0; i < n / 8; i++) /* 2^-7 to 1 */
+        host[i] = (hx_rng_next(&rng) & 0x0707070707070707u) | 0x7878787878787878u;
+    for (size_t at = 0; r == 0 && at < exponents; at += n)
+        r = b->be->upload(b->dev, (uint8_t *)b->be->address(k->exponents) + at, host,
+                          exponents - at < n ? exponents - at : n, err);
+    if (r == 0)
+        r = b->be->sync(b->dev, err);
     free(host);
     return r;
 }
 
-static int route(struct hx_bench_card *b, struct room *k, int n_tok, double *distinct,
-                 struct hx_error *err)
+static int route(struct hx_bench_card *b, struct room *k, const struct kind *kind, int n_tok,
+                 double *distinct, struct hx_error *err)
 {
     static int32_t sel[ROUTINGS * MAX_TOK * USED];
     static float weight[ROUTINGS * MAX_TOK * USED];
@@ -129,7 +172,7 @@ static int route(struct hx_bench_card *b, struct room *k, int n_tok, double *dis
     hx_rng_seed(&rng, (uint64_t)n_tok);
     int sum = 0;
     for (int i = 0; i < ROUTINGS; i++)
-        sum += draw(&rng, n_tok, sel + i * MAX_TOK * USED);
+        sum += draw_tokens(&rng, kind, b->local, n_tok, sel + i * MAX_TOK * USED);
     for (int i = 0; i < ROUTINGS * MAX_TOK * USED; i++)
         weight[i] = 0.25f;
     *distinct = (double)sum / ROUTINGS;
@@ -139,19 +182,20 @@ static int route(struct hx_bench_card *b, struct room *k, int n_tok, double *dis
     return r < 0 ? r : b->be->sync(b->dev, err);
 }
 
-static int one_call(struct hx_bench_card *b, struct room *k, const struct layer *l, int routing,
+static int one_call(struct hx_bench_card *b, struct room *k, const struct kind *kind, int routing,
                     int n_tok, struct hx_error *err)
 {
+    const struct layer *l = k->layer[kind - kinds];
     int64_t at = (int64_t)routing * MAX_TOK * USED;
     struct hx_tensor z = {HX_DTYPE_BF16, 2, {n_tok, WIDTH, 1, 1}, k->z};
     struct hx_tensor y = {HX_DTYPE_BF16, 2, {n_tok, WIDTH, 1, 1}, k->y};
-    struct hx_tensor sel = {HX_DTYPE_I32, 2, {n_tok, USED, 1, 1}, k->sel + at};
-    struct hx_tensor weight = {HX_DTYPE_F32, 2, {n_tok, USED, 1, 1}, k->weight + at};
+    struct hx_tensor sel = {HX_DTYPE_I32, 2, {n_tok, kind->used, 1, 1}, k->sel + at};
+    struct hx_tensor weight = {HX_DTYPE_F32, 2, {n_tok, kind->used, 1, 1}, k->weight + at};
     struct hx_experts_args a = {.z = &z,
                                 .w1 = l->table[0],
                                 .w2 = l->table[1],
                                 .w3 = l->table[2],
-                                .n_expert = N_EXPERT,
+                                .n_expert = kind->n_expert,
                                 .sel = &sel,
                                 .weight = &weight,
                                 .limit = 10,
@@ -179,32 +223,39 @@ static int clock_rate(struct hx_bench_card *b, struct room *k, double *ghz, stru
     return r;
 }
 
-static void report(struct hx_bench_card *b, int bits, int n_tok, double t, double distinct,
-                   double ghz)
+static void report(struct hx_bench_card *b, const struct kind *kind, int n_tok, double t,
+                   double distinct, double ghz)
 {
-    double weights = 3.0 * WIDTH * INNER * distinct, rate = weights * bits / 8 / t, theirs = 0;
-    for (size_t i = 0; i < sizeof(public_times) / sizeof(public_times[0]); i++)
-        theirs = public_times[i].tokens == n_tok ? public_times[i].us[bits - 2] : theirs;
-    printf(b->json
-               ? "{\"op\":\"experts\",\"bits\":%d,\"rows\":%d,\"us\":%.2f,\"distinct\":%.1f,"
-                 "\"ghz\":%.3f,\"weights_clk_sm\":%.2f,\"gb_s\":%.0f,\"of_read\":%.3f,"
-                 "\"of_public\":%.3f}\n"
-               : "experts %d bits %4d rows %9.2f us %6.1f experts %6.3f GHz %6.2f weights/clk/SM "
-                 "%6.0f GB/s %6.3f of read %6.3f of the public kernel's time\n",
-           bits, n_tok, t * 1e6, distinct, ghz,
-           ghz > 0 ? weights / (t * 1e9 * ghz * b->be->n_sm(b->dev)) : 0, rate / 1e9,
-           rate / b->read_rate, theirs > 0 ? t * 1e6 / theirs : 0);
+    double weights = 3.0 * WIDTH * INNER * distinct, theirs = 0;
+    double rate = weights * (kind->bits == 4 ? 4.25 : kind->bits) / 8 / t;
+    for (size_t i = 0; i < sizeof(public_times) / sizeof(public_times[0]); i++) {
+        if (kind->bits < 4 && !b->local && public_times[i].tokens == n_tok)
+            theirs = public_times[i].us[kind->bits - 2];
+    }
+    const char *routing = b->local ? "local" : "uniform";
+    double clk = ghz > 0 ? weights / (t * 1e9 * ghz * b->be->n_sm(b->dev)) : 0;
+    if (b->json)
+        printf("{\"op\":\"%s\",\"bits\":%d,\"rows\":%d,\"us\":%.2f,\"routing\":\"%s\","
+               "\"distinct\":%.1f,\"ghz\":%.3f,\"weights_clk_sm\":%.2f,\"gb_s\":%.0f,"
+               "\"of_read\":%.3f,\"of_public\":%.3f}\n",
+               kind->bits == 4 ? "experts_fp4" : "experts", kind->bits, n_tok, t * 1e6, routing,
+               distinct, ghz, clk, rate / 1e9, rate / b->read_rate,
+               theirs > 0 ? t * 1e6 / theirs : 0);
+    else
+        printf("experts %-6s %4d rows %9.2f us %6.1f experts (%s) %6.3f GHz %6.2f weights/clk/SM "
+               "%6.0f GB/s %6.3f of read %6.3f of the public kernel's time\n",
+               kind->name, n_tok, t * 1e6, distinct, routing, ghz, clk, rate / 1e9,
+               rate / b->read_rate, theirs > 0 ? t * 1e6 / theirs : 0);
 }
 
-static int bench_layer(struct hx_bench_card *b, struct room *k, int bits, int n_tok,
+static int bench_layer(struct hx_bench_card *b, struct room *k, const struct kind *kind, int n_tok,
                        struct hx_error *err)
 {
-    const struct layer *l = k->layer[bits - 2];
     struct hx_graph *g = NULL;
     double t = 0, distinct = 0, ghz = 0;
-    int r = route(b, k, n_tok, &distinct, err);
+    int r = route(b, k, kind, n_tok, &distinct, err);
     if (r == 0) /* makes the tables, which a recording cannot */
-        r = one_call(b, k, l, 0, n_tok, err);
+        r = one_call(b, k, kind, 0, n_tok, err);
     if (r == 0)
         r = b->be->sync(b->dev, err);
     if (r < 0)
@@ -213,7 +264,7 @@ static int bench_layer(struct hx_bench_card *b, struct room *k, int bits, int n_
     if (r == 0)
         r = b->be->clock(b->dev, k->clock[0], MAX_SM, err);
     for (int i = 0; r == 0 && i < ROUTINGS; i++)
-        r = one_call(b, k, l, i, n_tok, err);
+        r = one_call(b, k, kind, i, n_tok, err);
     if (r == 0)
         r = b->be->clock(b->dev, k->clock[1], MAX_SM, err);
     int e = b->be->capture_end(b->dev, &g, r == 0 ? err : NULL);
@@ -224,8 +275,8 @@ static int bench_layer(struct hx_bench_card *b, struct room *k, int bits, int n_
         r = clock_rate(b, k, &ghz, err);
     b->be->graph_free(g);
     if (r < 0)
-        return hx_wrap(err, r, "experts, %d bits, %d rows", bits, n_tok);
-    report(b, bits, n_tok, t / ROUTINGS, distinct, ghz);
+        return hx_wrap(err, r, "experts, %s, %d rows", kind->name, n_tok);
+    report(b, kind, n_tok, t / ROUTINGS, distinct, ghz);
     return 0;
 }
 
@@ -239,11 +290,14 @@ static void *take(uint8_t **at, size_t n)
 int hx_bench_experts(struct hx_bench_card *b, struct hx_error *err)
 {
     size_t pool = (size_t)3 * N_EXPERT * WIDTH * INNER * 3 / 8;
+    size_t exponents = (size_t)3 * 128 * WIDTH * INNER / 32;
     struct room k = {0};
     int r = b->be->alloc(b->dev, HX_MEM_DEVICE, pool, &k.pool, err);
     if (r == 0)
         r = b->be->alloc(b->dev, HX_MEM_DEVICE, (size_t)16 << 20, &k.rest, err);
-    for (int i = 0; r == 0 && i < 2; i++) {
+    if (r == 0)
+        r = b->be->alloc(b->dev, HX_MEM_DEVICE, exponents, &k.exponents, err);
+    for (size_t i = 0; r == 0 && i < KINDS; i++) {
         k.layer[i] = malloc(sizeof(*k.layer[i]));
         if (!k.layer[i])
             r = hx_fail(err, -ENOMEM, "out of memory");
@@ -257,21 +311,24 @@ int hx_bench_experts(struct hx_bench_card *b, struct hx_error *err)
         k.weight = take(&at, (size_t)ROUTINGS * MAX_TOK * USED * 4);
         k.clock[0] = take(&at, sizeof(struct samples));
         k.clock[1] = take(&at, sizeof(struct samples));
-        for (int bits = 2; bits <= 3; bits++)
-            make_layer(k.layer[bits - 2], &k, bits, b->be->address(k.pool));
-        r = fill(b, &k, pool, err);
+        for (size_t i = 0; i < KINDS; i++)
+            make_layer(k.layer[i], &k, &kinds[i], b->be->address(k.pool),
+                       b->be->address(k.exponents));
+        r = fill(b, &k, pool, exponents, err);
     }
-    for (int bits = 2; r == 0 && bits <= 3; bits++) {
-        for (int i = 0; r == 0 && i < b->n_rows; i++) {
-            if (b->rows[i] <= MAX_TOK)
-                r = bench_layer(b, &k, bits, b->rows[i], err);
+    for (size_t i = 0; r == 0 && i < KINDS; i++) {
+        for (int j = 0; r == 0 && j < b->n_rows; j++) {
+            if (b->rows[j] <= MAX_TOK)
+                r = bench_layer(b, &k, &kinds[i], b->rows[j], err);
         }
     }
     if (k.pool)
         b->be->free(k.pool);
     if (k.rest)
         b->be->free(k.rest);
-    free(k.layer[0]);
-    free(k.layer[1]);
+    if (k.exponents)
+        b->be->free(k.exponents);
+    for (size_t i = 0; i < KINDS; i++)
+        free(k.layer[i]);
     return r;
 }

@@ -24,7 +24,8 @@ static const char usage[] =
     "Times single operations at the released shapes on one card, with random weights.\n"
     "  --backend NAME  back end (default cuda)\n"
     "  --rows N,N,...  rows of an operation (default 1,4,6,8)\n"
-    "  --only NAME     shapes whose name holds this; experts: layers of EXL3 experts, to 64 rows\n"
+    "  --only NAME     shapes whose name holds this; experts: layers of experts, to 64 rows\n"
+    "  --local         experts of a routing from a pool of 42, as text does; else from all\n"
     "  --json          one JSON object a line instead of a table\n"
     "  --help          this text\n";
 
@@ -36,12 +37,22 @@ struct shape {
 
 /* Matrices of the released model, whole and as rank 0 of 4 (spec performance.md 2.2). */
 static const struct shape shapes[] = {
-    {"wq_a", HX_FORMAT_FP8, 1280, 5120},        {"wkv", HX_FORMAT_FP8, 512, 5120},
-    {"wq_b", HX_FORMAT_FP8, 32768, 1280},       {"wo_b", HX_FORMAT_FP8, 5120, 8192},
-    {"shared w1", HX_FORMAT_FP8, 2304, 5120},   {"shared w2", HX_FORMAT_FP8, 5120, 2304},
-    {"Engram wkv", HX_FORMAT_FP8, 25600, 6144}, {"wq_b 1/4", HX_FORMAT_FP8, 8192, 1280},
-    {"wo_b 1/4", HX_FORMAT_FP8, 5120, 2048},    {"shared w1 1/4", HX_FORMAT_FP8, 576, 5120},
-    {"head 1/4", HX_FORMAT_DENSE, 32320, 5120}, {"router", HX_FORMAT_DENSE, 384, 5120},
+    {"wq_a", HX_FORMAT_FP8, 1280, 5120},
+    {"wkv", HX_FORMAT_FP8, 512, 5120},
+    {"wq_b", HX_FORMAT_FP8, 32768, 1280},
+    {"wo_a 1/4", HX_FORMAT_FP8, 2048, 4096},
+    {"wo_b", HX_FORMAT_FP8, 5120, 8192},
+    {"wq_a + wkv", HX_FORMAT_FP8, 1792, 5120},
+    {"shared w1", HX_FORMAT_FP8, 2304, 5120},
+    {"shared w2", HX_FORMAT_FP8, 5120, 2304},
+    {"Engram wkv", HX_FORMAT_FP8, 25600, 6144},
+    {"wq_b 1/4", HX_FORMAT_FP8, 8192, 1280},
+    {"wo_b 1/4", HX_FORMAT_FP8, 5120, 2048},
+    {"shared w1 1/4", HX_FORMAT_FP8, 576, 5120},
+    {"shared w1w3 1/4", HX_FORMAT_FP8, 1152, 5120},
+    {"shared w2 1/4", HX_FORMAT_FP8, 5120, 576},
+    {"head 1/4", HX_FORMAT_DENSE, 32320, 5120},
+    {"router", HX_FORMAT_DENSE, 384, 5120},
 };
 
 struct bench {
@@ -125,10 +136,35 @@ static size_t weight_bytes(const struct shape *s)
     return s->format == HX_FORMAT_FP8 ? n + n / 1024 : 2 * n;
 }
 
-static int bench_shape(struct bench *b, const struct shape *s, int n_row, struct hx_error *err)
+static int calls_of(size_t room)
+{
+    return POOL / room < MAX_CALLS ? (int)(POOL / room) : MAX_CALLS;
+}
+
+/* Seconds of a launch that only reads the same bytes: what a small matrix can be held against. */
+static int bare_read(struct bench *b, const struct shape *s, double *out, struct hx_error *err)
+{
+    size_t room = (weight_bytes(s) + 255) / 256 * 256;
+    struct hx_graph *g = NULL;
+    double t = 0;
+    int n = calls_of(room), r = b->card.be->capture_begin(b->card.dev, err);
+    for (int i = 0; r == 0 && i < n; i++)
+        r = b->card.be->read(b->card.dev, b->weights + room * (size_t)i, room, err);
+    int e = b->card.be->capture_end(b->card.dev, &g, r == 0 ? err : NULL);
+    r = r < 0 ? r : e;
+    if (r == 0)
+        r = hx_bench_time(&b->card, g, &t, err);
+    b->card.be->graph_free(g);
+    *out = t / n;
+    return r < 0 ? hx_wrap(err, r, "%s, read", s->name) : 0;
+}
+
+/* bare: seconds of bare_read. */
+static int bench_shape(struct bench *b, const struct shape *s, int n_row, double bare,
+                       struct hx_error *err)
 {
     size_t bytes = weight_bytes(s), room = (bytes + 255) / 256 * 256;
-    int n = POOL / room < MAX_CALLS ? (int)(POOL / room) : MAX_CALLS;
+    int n = calls_of(room);
     uint8_t *act = b->card.be->address(b->act);
     struct hx_tensor x = {HX_DTYPE_BF16, 2, {n_row, s->n_in, 1, 1}, act};
     struct hx_tensor y = {HX_DTYPE_BF16, 2, {n_row, s->n_out, 1, 1}, act + ((size_t)8 << 20)};
@@ -155,13 +191,16 @@ static int bench_shape(struct bench *b, const struct shape *s, int n_row, struct
     if (r < 0)
         return hx_wrap(err, r, "%s, %d rows", s->name, n_row);
     double us = t / n * 1e6, rate = (double)bytes / (t / n);
+    double of_bare = bare / (t / n);
     printf(
         b->card.json
             ? "{\"op\":\"linear\",\"name\":\"%s\",\"out\":%lld,\"in\":%lld,\"rows\":%d,\"us\":%.2f,"
-              "\"bytes\":%zu,\"gb_s\":%.0f,\"of_read\":%.3f}\n"
-            : "%-14s %6lld x %-6lld %4d rows %9.2f us %11zu bytes %7.0f GB/s %6.3f of read\n",
+              "\"bytes\":%zu,\"gb_s\":%.0f,\"of_read\":%.3f,\"of_bare\":%.3f}\n"
+            : "%-15s %6lld x %-6lld %4d rows %9.2f us %11zu bytes %7.0f GB/s %6.3f of read %6.3f "
+              "of "
+              "a bare read\n",
         s->name, (long long)s->n_out, (long long)s->n_in, n_row, us, bytes, rate / 1e9,
-        rate / b->card.read_rate);
+        rate / b->card.read_rate, of_bare);
     return 0;
 }
 
@@ -189,8 +228,10 @@ static int run(struct bench *b, struct hx_error *err)
     for (size_t i = 0; r == 0 && i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         if (b->card.only && !strstr(shapes[i].name, b->card.only))
             continue;
+        double bare = 0;
+        r = bare_read(b, &shapes[i], &bare, err);
         for (int k = 0; r == 0 && k < b->card.n_rows; k++)
-            r = bench_shape(b, &shapes[i], b->card.rows[k], err);
+            r = bench_shape(b, &shapes[i], b->card.rows[k], bare, err);
     }
     if (r == 0 && (!b->card.only || strstr("experts", b->card.only)))
         r = hx_bench_experts(&b->card, err);
@@ -222,10 +263,13 @@ static bool read_rows(struct bench *b, const char *text)
 
 int hx_bench_kernels(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"backend", required_argument, NULL, 'b'}, {"rows", required_argument, NULL, 'r'},
-        {"only", required_argument, NULL, 'o'},    {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},          {0}};
+    static const struct option options[] = {{"backend", required_argument, NULL, 'b'},
+                                            {"rows", required_argument, NULL, 'r'},
+                                            {"only", required_argument, NULL, 'o'},
+                                            {"json", no_argument, NULL, 'j'},
+                                            {"local", no_argument, NULL, 'l'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {0}};
     struct bench b = {.card = {.rows = {1, 4, 6, 8}, .n_rows = 4}};
     const char *name = "cuda";
     struct hx_error err = {0};
@@ -246,6 +290,7 @@ int hx_bench_kernels(int argc, char **argv)
         name = c == 'b' ? optarg : name;
         b.card.only = c == 'o' ? optarg : b.card.only;
         b.card.json = b.card.json || c == 'j';
+        b.card.local = b.card.local || c == 'l';
     }
     b.card.be = hx_backend_select(name, &err);
     int r = b.card.be ? 0 : -ENODEV;

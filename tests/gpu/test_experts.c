@@ -1,5 +1,5 @@
-/* A layer of EXL3 experts on the card: the fast kernels against the plain ones, 1 to 48 rows, every
- * row with the bits it has alone, NaN and outliers in one row only. */
+/* A layer of EXL3 or FP4 experts on the card: the fast kernels against the plain ones, 1 to 48
+ * rows, every row with the bits it has alone, NaN and outliers in one row only. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,18 +31,30 @@ struct shape {
     const char *name;
     int64_t d, ff;
     int n_expert, used, bits, down_bits;
-    int popular; /* experts that take most of the rows; 0: all alike */
+    int popular;    /* experts that take most of the rows; 0: all alike */
+    int64_t narrow; /* width of every other expert, 0: all alike */
+    bool fp4;
 };
 
 static const struct shape shapes[] = {
-    {"tiny", 128, 128, 8, 3, 3, 3, 0},
-    {"three bits", 1280, 768, 24, 6, 3, 3, 0},
-    {"two bits", 640, 384, 24, 6, 2, 2, 0},
-    {"two and three", 1280, 512, 24, 6, 2, 3, 0},
-    {"few experts", 1280, 768, 24, 6, 3, 2, 7},
-    {"many experts", 256, 128, 384, 6, 3, 3, 0},
-    {"released, three bits", 5120, 2304, 16, 6, 3, 3, 0},
-    {"released, two bits", 5120, 2304, 16, 6, 2, 2, 8},
+    {"tiny", 128, 128, 8, 3, 3, 3, 0, 0, false},
+    {"three bits", 1280, 768, 24, 6, 3, 3, 0, 0, false},
+    {"two bits", 640, 384, 24, 6, 2, 2, 0, 0, false},
+    {"two and three", 1280, 512, 24, 6, 2, 3, 0, 0, false},
+    {"few experts", 1280, 768, 24, 6, 3, 2, 7, 0, false},
+    {"many experts", 256, 128, 384, 6, 3, 3, 0, 0, false},
+    {"unequal, tiny", 128, 256, 8, 3, 3, 3, 0, 128, false},
+    {"unequal, many experts", 256, 256, 384, 6, 2, 2, 0, 128, false},
+    {"a rank's share, three bits", 5120, 640, 24, 6, 3, 3, 0, 512, false},
+    {"a rank's share, two bits", 5120, 640, 24, 6, 2, 2, 7, 512, false},
+    {"released, three bits", 5120, 2304, 16, 6, 3, 3, 0, 0, false},
+    {"released, two bits", 5120, 2304, 16, 6, 2, 2, 8, 0, false},
+    {"FP4, tiny", 128, 128, 8, 3, 0, 0, 0, 0, true},
+    {"FP4", 1280, 768, 24, 3, 0, 0, 0, 0, true},
+    {"FP4, few experts", 640, 384, 24, 6, 0, 0, 7, 0, true},
+    {"FP4, many experts", 256, 256, 384, 6, 0, 0, 0, 128, true},
+    {"FP4, a rank's share", 5120, 640, 24, 3, 0, 0, 0, 512, true},
+    {"FP4, released", 5120, 2304, 16, 3, 0, 0, 0, 0, true},
 };
 
 struct layer {
@@ -133,6 +145,24 @@ static struct hx_weight make_expert(struct test *t, int64_t n_out, int64_t n_in,
     return w;
 }
 
+/* All codes, exponents of real weights. */
+static struct hx_weight make_fp4(struct test *t, int64_t n_out, int64_t n_in)
+{
+    struct hx_weight w = {.format = HX_FORMAT_FP4, .n_out = n_out, .n_in = n_in};
+    size_t n = (size_t)(n_out * n_in / 2), at = take(t, n), e = take(t, n / 16);
+    for (size_t i = 0; i < n; i += 8) {
+        uint64_t v = hx_rng_next(&t->rng);
+        memcpy(t->host + at + i, &v, 8);
+    }
+    for (size_t i = 0; i < n / 16; i++)
+        t->host[e + i] = (uint8_t)(116 + hx_rng_next(&t->rng) % 6);
+    w.part[HX_PART_DATA] =
+        (struct hx_tensor){HX_DTYPE_I8, 2, {n_out, n_in / 2, 1, 1}, t->device + at};
+    w.part[HX_PART_SCALE] =
+        (struct hx_tensor){HX_DTYPE_F8_E8M0, 2, {n_out, n_in / 32, 1, 1}, t->device + e};
+    return w;
+}
+
 static struct hx_weight make_shared(struct test *t, int64_t n_out, int64_t n_in)
 {
     struct hx_weight w = {.format = HX_FORMAT_DENSE, .n_out = n_out, .n_in = n_in};
@@ -150,9 +180,12 @@ static void make_layer(struct test *t)
     const struct shape *sh = t->sh;
     struct layer *l = &t->fast_layer;
     for (int e = 0; e < sh->n_expert; e++) {
-        l->w[0][e] = make_expert(t, sh->ff, sh->d, sh->bits);
-        l->w[1][e] = make_expert(t, sh->d, sh->ff, sh->down_bits);
-        l->w[2][e] = make_expert(t, sh->ff, sh->d, sh->bits);
+        int64_t ff = sh->narrow && e % 2 ? sh->narrow : sh->ff;
+        for (int i = 0; i < 3; i++) {
+            int64_t n_out = i == 1 ? sh->d : ff, n_in = i == 1 ? ff : sh->d;
+            l->w[i][e] = sh->fp4 ? make_fp4(t, n_out, n_in)
+                                 : make_expert(t, n_out, n_in, i == 1 ? sh->down_bits : sh->bits);
+        }
     }
     for (int i = 0; i < 3; i++)
         l->s[i] = make_shared(t, i == 1 ? sh->d : 128, i == 1 ? 128 : sh->d);
@@ -282,7 +315,7 @@ static void test_shape(void **state)
     struct test *t = calloc(1, sizeof(*t));
     assert_non_null(t);
     t->sh = *state;
-    t->size = (size_t)(t->sh->d * t->sh->ff) * (size_t)t->sh->n_expert * 9 / 8 +
+    t->size = (size_t)(t->sh->d * t->sh->ff) * (size_t)t->sh->n_expert * (t->sh->fp4 ? 14 : 9) / 8 +
               (size_t)t->sh->n_expert * (size_t)(t->sh->d + t->sh->ff) * 16 + ((size_t)8 << 20);
     t->host = malloc(t->size);
     assert_non_null(t->host);

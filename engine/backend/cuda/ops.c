@@ -418,25 +418,34 @@ static int expert_tile(struct hx_device *dev, const struct hx_experts_args *x,
     return r;
 }
 
-/* Experts with a kernel of their own, some tokens at a time. */
-static int exl3_experts(struct hx_device *dev, const struct hx_experts_args *x,
-                        const struct hx_cuda_choice w[3], struct hx_error *err)
+/* Experts with kernels of their own, some tokens at a time; fp4: FP4 ones, else EXL3. */
+static int grouped_experts(struct hx_device *dev, const struct hx_experts_args *x,
+                           const struct hx_cuda_choice w[3], bool fp4, struct hx_error *err)
 {
     size_t mark = dev->used;
     int64_t d = x->z->ne[1], ff = w[0].n_out, width = x->s1 ? x->s1->n_out : 0;
     int n = (int)x->z->ne[0], used = (int)x->sel->ne[1], r = 0;
+    size_t (*room_of)(const struct hx_cuda_exl3 *, int) = fp4 ? hx_cu_fp4_room : hx_cu_exl3_room;
+    /* Each expert's own matrices fit each other. */
+    for (int i = 0; w[0].unequal && i < x->n_expert; i++) {
+        if (x->w3[i]->n_out != x->w1[i]->n_out || x->w2[i]->n_in != x->w1[i]->n_out)
+            return hx_fail(
+                err, -EINVAL, "cuda: expert %d is %lld, %lld and %lld wide: expected the same", i,
+                (long long)x->w1[i]->n_out, (long long)x->w3[i]->n_out, (long long)x->w2[i]->n_in);
+    }
     struct hx_cuda_exl3 a = {.used = used,
                              .n_expert = x->n_expert,
                              .bits = w[0].mul1_bits,
                              .down_bits = w[1].mul1_bits,
                              .d = d,
                              .ff = ff,
+                             .unequal = w[0].unequal,
                              .w1 = w[0].table,
                              .w2 = w[1].table,
                              .w3 = w[2].table,
                              .limit = x->limit};
     /* The larger half of the room: what linear needs for other formats comes on top. */
-    size_t row = hx_cu_exl3_room(&a, 64) / 64 + (size_t)width * 10 + (size_t)d * 4;
+    size_t row = room_of(&a, 64) / 64 + (size_t)width * 10 + (size_t)d * 4;
     int64_t fit = (int64_t)((HX_CUDA_SCRATCH - dev->used) / 2 / row);
     int tile = fit < 1 ? 1 : fit < n ? (int)fit : n;
     size_t rows = (size_t)tile;
@@ -444,7 +453,7 @@ static int exl3_experts(struct hx_device *dev, const struct hx_experts_args *x,
     float *right = left ? hx_cuda_scratch(dev, rows * (size_t)width * 4, err) : NULL;
     uint16_t *mid = right ? hx_cuda_scratch(dev, rows * (size_t)width * 2, err) : NULL;
     float *shared = mid ? hx_cuda_scratch(dev, rows * (size_t)d * 4, err) : NULL;
-    a.room = shared ? hx_cuda_scratch(dev, hx_cu_exl3_room(&a, tile), err) : NULL;
+    a.room = shared ? hx_cuda_scratch(dev, room_of(&a, tile), err) : NULL;
     if (!a.room)
         r = -ENOMEM;
     a.shared = x->s1 ? shared : NULL;
@@ -457,7 +466,9 @@ static int exl3_experts(struct hx_device *dev, const struct hx_experts_args *x,
         if (x->s1)
             r = shared_beside(dev, x, a.z, a.n_tok, left, right, mid, shared, &a.shared_there, err);
         if (r == 0)
-            r = LAUNCH(hx_cu_exl3(dev->stream, &a, dev->n_sm), "experts");
+            r = LAUNCH(fp4 ? hx_cu_fp4(dev->stream, &a, dev->n_sm)
+                           : hx_cu_exl3(dev->stream, &a, dev->n_sm),
+                       "experts");
     }
     hx_cuda_scratch_reset(dev, mark);
     return r;
@@ -476,8 +487,10 @@ static int experts(struct hx_device *dev, const struct hx_experts_args *x, struc
         r = hx_cuda_choice_of(dev, table[i], x->n_expert, &w[i], err);
     if (r < 0 || n == 0)
         return r;
-    if (!dev->exact && !w[0].unequal && hx_cu_exl3_takes(&w[0], &w[1], &w[2], x->n_expert, used))
-        return exl3_experts(dev, x, w, err);
+    if (!dev->exact && hx_cu_exl3_takes(&w[0], &w[1], &w[2], x->n_expert, used))
+        return grouped_experts(dev, x, w, false, err);
+    if (!dev->exact && hx_cu_fp4_takes(&w[0], &w[1], &w[2], x->n_expert, used))
+        return grouped_experts(dev, x, w, true, err);
     if (!x->s1)
         return hx_fail(err, -ENOTSUP, "cuda: experts of this format need a shared one");
     /* Wide enough for the shared expert too. */

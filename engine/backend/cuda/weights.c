@@ -33,8 +33,14 @@ static int32_t mul1_bits(const struct hx_cuda_weight *w)
 {
     bool plain = w->format == (int32_t)HX_FORMAT_EXL3 && w->codebook == (int32_t)HX_CODEBOOK_MUL1 &&
                  !w->bias && (int64_t)w->k_tiles * 16 == w->n_in &&
-                 (int64_t)w->n_tiles * 16 == w->n_out;
+                 (int64_t)w->n_tiles * 16 == w->n_out && w->n_in % 128 == 0 && w->n_out % 128 == 0;
     return plain ? w->bits : 0;
+}
+
+static bool fast_fp4(const struct hx_cuda_weight *w)
+{
+    return w->format == (int32_t)HX_FORMAT_FP4 && w->n_in % 128 == 0 && w->n_out % 128 == 0 &&
+           (uintptr_t)w->data % 16 == 0 && (uintptr_t)w->scale % 4 == 0;
 }
 
 static void widen(struct hx_cuda_choice *c, const struct hx_cuda_weight *w)
@@ -42,6 +48,7 @@ static void widen(struct hx_cuda_choice *c, const struct hx_cuda_weight *w)
     bool exl3 = w->format == (int32_t)HX_FORMAT_EXL3, first = !c->has_exl3 && !c->has_plain;
     int64_t k = (int64_t)w->k_tiles * 16, n = (int64_t)w->n_tiles * 16;
     c->mul1_bits = first || c->mul1_bits == mul1_bits(w) ? mul1_bits(w) : 0;
+    c->fp4 = (first || c->fp4) && fast_fp4(w);
     c->unequal = !first && (c->unequal || w->n_out != c->n_out || w->n_in != c->n_in);
     c->has_exl3 = c->has_exl3 || exl3;
     c->has_plain = c->has_plain || !exl3;

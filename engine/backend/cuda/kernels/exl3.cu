@@ -2,10 +2,10 @@
  * and rotated, gate and up, SwiGLU and rotation, down, rotation and sum. A row's bits depend on
  * nothing but the row and its experts: scales of the 8-bit pairs are the row's own, products are
  * exact integers. */
-#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "backend/cuda/kernels/exl3_inner.cuh"
+#include "backend/cuda/kernels/expert_groups.cuh"
 
 #define MAX_EXPERT 4096
 #define MAX_WIDTH  8192 /* inputs or outputs: the values of a row lie in shared memory */
@@ -21,12 +21,14 @@ struct row_scale {
 /* Vectors of a pair's expert. */
 struct vectors {
     const uint16_t *svh1, *svh3, *suh2, *svh2;
+    int64_t ff;
 };
 
 struct layer {
     struct hx_cuda_exl3 a;
     int n_pair;
     int32_t *n_job;
+    int32_t *begins; /* [jobs + 1] where experts are of unequal widths */
     struct exl3_job *job;
     struct vectors *vec;        /* [pairs] */
     struct row_scale *scale[2]; /* [2][pairs] of gate and up, [pairs] of down */
@@ -61,12 +63,6 @@ static __device__ __forceinline__ float4 halves(const uint16_t *p)
     return make_float4(lo.x, lo.y, hi.x, hi.y);
 }
 
-/* To BF16 and back, by the conversion instruction. */
-static __device__ __forceinline__ float rounded(float f)
-{
-    return __bfloat162float(__float2bfloat16_rn(f));
-}
-
 /* Bits of the largest magnitude; a NaN is larger than all else. */
 static __device__ __forceinline__ uint32_t magnitude(uint32_t most, float4 v)
 {
@@ -76,10 +72,11 @@ static __device__ __forceinline__ uint32_t magnitude(uint32_t most, float4 v)
     return max(most, __float_as_uint(v.w) & 0x7FFFFFFFu);
 }
 
-/* A block's n values v (shared) as pairs: codes [2][n]. Inside 16 inputs, word r holds inputs 2 r,
- * 2 r + 1, 2 r + 8, 2 r + 9: those of one step of a lane. most: this thread's largest magnitude. */
+/* A block's n values v (shared) as pairs: codes [2][stride]. Inside 16 inputs, word r holds inputs
+ * 2 r, 2 r + 1, 2 r + 8, 2 r + 9: those of one step of a lane. most: this thread's largest
+ * magnitude. */
 static __device__ void quantise_row(const float *v, int n, uint32_t most, uint8_t *codes,
-                                    struct row_scale *scale)
+                                    int stride, struct row_scale *scale)
 {
     __shared__ uint32_t part[32];
     __shared__ int32_t sums[32];
@@ -105,7 +102,7 @@ static __device__ void quantise_row(const float *v, int n, uint32_t most, uint8_
             sum += 254 * i + j;
         }
         ((uint32_t *)codes)[w] = high;
-        ((uint32_t *)(codes + n))[w] = low;
+        ((uint32_t *)(codes + stride))[w] = low;
     }
     sum = __reduce_add_sync(0xFFFFFFFFu, sum);
     if (threadIdx.x % 32 == 0)
@@ -137,59 +134,19 @@ static __device__ __forceinline__ float4 outputs(const unsigned long long *sum, 
 
 /* ---- launches ---- */
 
-/* Sum of what the threads before this one have; all: shared, one entry a warp. */
-static __device__ int sum_before(int mine, int *all)
+static __device__ void group(const struct layer &p, int32_t *shared)
 {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sum = mine;
-#pragma unroll
-    for (int h = 1; h < 32; h *= 2) {
-        int other = __shfl_up_sync(0xFFFFFFFFu, sum, h);
-        sum += lane >= h ? other : 0;
-    }
-    if (lane == 31)
-        all[warp] = sum;
-    __syncthreads();
-    for (int i = 0; i < warp; i++)
-        sum += all[i];
-    return sum - mine;
-}
-
-/* Jobs of at most EXL3_ROWS rows of one expert, experts ascending. Which rows share a job, and in
- * which order, may change from run to run; no bit of a row depends on it. count, begins: shared, an
- * entry an expert. */
-static __device__ void group_rows(const struct layer &p, int32_t *count, int32_t *begins)
-{
-    __shared__ int all[32];
-    int n = p.a.n_expert, id = threadIdx.x, threads = blockDim.x;
-    for (int e = id; e < n; e += threads)
-        count[e] = 0;
-    __syncthreads();
-    for (int i = id; i < p.n_pair; i += threads)
-        atomicAdd(&count[p.a.sel[i]], 1);
-    __syncthreads();
-    int each = (n + threads - 1) / threads, e0 = min(n, id * each), e1 = min(n, e0 + each);
-    int mine = 0;
-    for (int e = e0; e < e1; e++)
-        mine += (count[e] + EXL3_ROWS - 1) / EXL3_ROWS;
-    int job = sum_before(mine, all);
-    if (id == threads - 1)
-        *p.n_job = job + mine;
-    for (int e = e0; e < e1; e++) {
-        begins[e] = job;
-        for (int k = count[e]; k > 0; k -= EXL3_ROWS) {
-            struct exl3_job *to = &p.job[job++];
-            to->data[0] = (const uint8_t *)p.a.w1[e].data;
-            to->data[1] = (const uint8_t *)p.a.w3[e].data;
-            to->data[2] = (const uint8_t *)p.a.w2[e].data;
-            to->n = min(EXL3_ROWS, k);
-        }
-        count[e] = 0;
-    }
-    __syncthreads();
-    for (int i = id; i < p.n_pair; i += threads) {
-        int e = p.a.sel[i], at = atomicAdd(&count[e], 1);
-        p.job[begins[e] + at / EXL3_ROWS].pair[at % EXL3_ROWS] = i;
-    }
+    auto begin = [&](int job, int e, int n) {
+        struct exl3_job *to = &p.job[job];
+        to->data[0] = (const uint8_t *)p.a.w1[e].data;
+        to->data[1] = (const uint8_t *)p.a.w3[e].data;
+        to->data[2] = (const uint8_t *)p.a.w2[e].data;
+        to->n = n;
+        to->ff = (int)(p.a.unequal ? p.a.w1[e].n_out : p.a.ff);
+    };
+    auto add = [&](int job, int i, int pair) { p.job[job].pair[i] = pair; };
+    group_rows<EXL3_ROWS>(p.a, p.n_pair, 64, shared, shared + p.a.n_expert, p.n_job, p.begins,
+                          begin, add);
 }
 
 static __device__ void clear(unsigned long long *p, int n)
@@ -213,7 +170,7 @@ static __global__ void __launch_bounds__(1024) begin(struct layer p)
     int d = (int)p.a.d, ff = (int)p.a.ff, n_warp = blockDim.x / 32;
     if (matrix == 2) {
         if (pair == 0)
-            group_rows(p, (int32_t *)v, (int32_t *)v + p.a.n_expert);
+            group(p, (int32_t *)v);
         else
             clear(p.sum[1] + (int64_t)(pair - 1) * d, d);
         return;
@@ -243,19 +200,8 @@ static __global__ void __launch_bounds__(1024) begin(struct layer p)
     int64_t row = (int64_t)matrix * p.n_pair + pair;
     clear(p.sum[0] + row * ff, ff);
     if (matrix == 0 && threadIdx.x == 0)
-        p.vec[pair] = {p.a.w1[e].svh, p.a.w3[e].svh, p.a.w2[e].suh, p.a.w2[e].svh};
-    quantise_row(v, d, most, p.codes[0] + row * 2 * d, &p.scale[0][row]);
-}
-
-static __device__ __forceinline__ float gated(float a, float b, float weight, float limit)
-{
-    a = rounded(a), b = rounded(b);
-    if (limit > 0) {
-        a = a > limit ? limit : a;
-        b = b > limit ? limit : b < -limit ? -limit : b;
-    }
-    float v = __fdividef(a, 1.0f + __expf(-a)) * b;
-    return rounded(weight * v);
+        p.vec[pair] = {p.a.w1[e].svh, p.a.w3[e].svh, p.a.w2[e].suh, p.a.w2[e].svh, p.a.w1[e].n_out};
+    quantise_row(v, d, most, p.codes[0] + row * 2 * d, d, &p.scale[0][row]);
 }
 
 /* A block a pair: activation, input of down. */
@@ -269,7 +215,7 @@ static __global__ void __launch_bounds__(1024) middle(struct layer p)
     const unsigned long long *b = a + (int64_t)p.n_pair * ff;
     float weight = p.a.weight[pair], limit = p.a.limit;
     uint32_t most = 0;
-    for (int i = threadIdx.x / 32; i < ff / 128; i += blockDim.x / 32) {
+    for (int i = threadIdx.x / 32; i < (int)u.ff / 128; i += blockDim.x / 32) {
         int at = 128 * i + 4 * lane;
         float4 s = halves(u.suh2 + at);
         float4 x = outputs(a, s1, u.svh1, i), y = outputs(b, s3, u.svh3, i);
@@ -280,7 +226,7 @@ static __global__ void __launch_bounds__(1024) middle(struct layer p)
         *(float4 *)(v + at) = t;
         most = magnitude(most, t);
     }
-    quantise_row(v, ff, most, p.codes[1] + (int64_t)pair * 2 * ff, &p.scale[1][pair]);
+    quantise_row(v, (int)u.ff, most, p.codes[1] + (int64_t)pair * 2 * ff, ff, &p.scale[1][pair]);
 }
 
 /* A block 128 outputs of a token, a warp an expert: added in listed order, the shared one last. */
@@ -304,12 +250,16 @@ static __global__ void __launch_bounds__(1024) finish(struct layer p)
 template <int BITS> static void products(cudaStream_t s, const struct exl3_inner &p, int n_sm)
 {
     unsigned n = (unsigned)(n_sm * EXL3_BLOCKS);
-    if (p.n_out == 2304)
-        exl3_products<BITS, 144><<<n, EXL3_WARPS * 32, 0, s>>>(p);
+    if (p.begins && p.first == 2 && p.n_out == 5120)
+        exl3_products<BITS, 320, true><<<n, EXL3_WARPS * 32, 0, s>>>(p);
+    else if (p.begins)
+        exl3_products<BITS, 0, true><<<n, EXL3_WARPS * 32, 0, s>>>(p);
+    else if (p.n_out == 2304)
+        exl3_products<BITS, 144, false><<<n, EXL3_WARPS * 32, 0, s>>>(p);
     else if (p.n_out == 5120)
-        exl3_products<BITS, 320><<<n, EXL3_WARPS * 32, 0, s>>>(p);
+        exl3_products<BITS, 320, false><<<n, EXL3_WARPS * 32, 0, s>>>(p);
     else
-        exl3_products<BITS, 0><<<n, EXL3_WARPS * 32, 0, s>>>(p);
+        exl3_products<BITS, 0, false><<<n, EXL3_WARPS * 32, 0, s>>>(p);
 }
 
 static void start(cudaStream_t s, const struct exl3_inner &p, int bits, int n_sm)
@@ -345,8 +295,9 @@ static size_t carve(uint8_t *room, size_t *used, size_t n, uint8_t **out)
 static size_t lay_out(struct layer *p, uint8_t *room)
 {
     size_t n = (size_t)p->n_pair, d = (size_t)p->a.d, ff = (size_t)p->a.ff, used = 0;
-    uint8_t *at[9];
+    uint8_t *at[10];
     carve(room, &used, 4, &at[0]);
+    carve(room, &used, (n + 1) * 4, &at[9]);
     carve(room, &used, n * sizeof(struct vectors), &at[1]);
     carve(room, &used, n * sizeof(struct exl3_job), &at[2]);
     carve(room, &used, 2 * n * sizeof(struct row_scale), &at[3]);
@@ -356,6 +307,7 @@ static size_t lay_out(struct layer *p, uint8_t *room)
     carve(room, &used, 2 * n * ff * 8, &at[7]);
     carve(room, &used, n * d * 8, &at[8]);
     p->n_job = (int32_t *)at[0];
+    p->begins = (int32_t *)at[9];
     p->vec = (struct vectors *)at[1];
     p->job = (struct exl3_job *)at[2];
     p->scale[0] = (struct row_scale *)at[3];
@@ -389,10 +341,11 @@ cudaError_t hx_cu_exl3(cudaStream_t s, const struct hx_cuda_exl3 *a, int n_sm)
     if (p.n_pair > 65534 || a->used > 32)
         return cudaErrorInvalidValue;
     lay_out(&p, (uint8_t *)a->room);
-    struct exl3_inner up = {0,        2,        p.job,     p.n_job,   p.codes[0],
-                            p.sum[0], p.n_pair, (int)a->d, (int)a->ff};
-    struct exl3_inner down = {2,        1,        p.job,      p.n_job,  p.codes[1],
-                              p.sum[1], p.n_pair, (int)a->ff, (int)a->d};
+    const int32_t *begins = a->unequal ? p.begins : NULL;
+    struct exl3_inner up = {0,        2,        p.job,     p.n_job,    p.codes[0],
+                            p.sum[0], p.n_pair, (int)a->d, (int)a->ff, begins};
+    struct exl3_inner down = {2,        1,        p.job,      p.n_job,   p.codes[1],
+                              p.sum[1], p.n_pair, (int)a->ff, (int)a->d, begins};
     size_t row = (size_t)a->d * 4, groups = (size_t)a->n_expert * 8;
     size_t room = row > groups ? row : groups;
     begin<<<dim3(3, p.n_pair + 1), n_warp(a->d / 256) * 32, room, s>>>(p);

@@ -15,7 +15,7 @@
 
 #include <type_traits>
 
-#include "backend/cuda/kernels/numeric.cuh"
+#include "backend/cuda/kernels/expert_groups.cuh"
 
 #define EXL3_ROWS   4 /* rows of a job */
 #define EXL3_TILES  4 /* tiles of 16 outputs that a warp takes together */
@@ -29,7 +29,7 @@
 struct alignas(16) exl3_job {
     const uint8_t *data[3]; /* gate, up, down */
     int32_t pair[EXL3_ROWS];
-    int32_t n, unused;
+    int32_t n, ff; /* rows, the expert's width */
 };
 
 struct exl3_inner {
@@ -38,7 +38,11 @@ struct exl3_inner {
     const int32_t *n_job;    /* device */
     const uint8_t *codes;    /* [matrix][pair][2][n_in]: i and j, in the order of quantise_row */
     unsigned long long *sum; /* [matrix][pair][n_out], 254 sum(i s) + sum(j s) is added */
-    int n_pair, n_in, n_out;
+    int n_pair, n_in, n_out; /* widths: the largest */
+    /* Experts of unequal widths, else NULL: groups of 64 of their widths before each job, and of
+     * all.
+     */
+    const int32_t *begins;
 };
 
 static __device__ __forceinline__ uint32_t shared_address(const void *p)
@@ -161,38 +165,61 @@ template <int BITS> struct exl3_stage {
 
 struct exl3_place {
     int k, column, matrix, job; /* k: group of 64 inputs, column: group of 64 outputs */
+    int n_k, n_column;          /* of the job */
 };
 
-static __device__ __forceinline__ exl3_place place_of(const exl3_inner &p, int n_k, int n_column,
-                                                      int at)
+/* Widths of q's job. */
+template <bool UNEQUAL>
+static __device__ __forceinline__ void measure(const exl3_inner &p, exl3_place *q)
+{
+    q->n_k = p.n_in / 64;
+    q->n_column = p.n_out / 64;
+    if (UNEQUAL)
+        (p.first == 2 ? q->n_k : q->n_column) = p.job[q->job].ff / 64;
+}
+
+/* Stage `at` of all. */
+template <bool UNEQUAL>
+static __device__ __forceinline__ exl3_place place_of(const exl3_inner &p, int n_job, int at)
 {
     exl3_place q;
-    q.k = at % n_k;
-    at /= n_k;
-    q.column = at % n_column;
-    at /= n_column;
+    q.job = 0;
+    if (UNEQUAL) {
+        int per_group = p.first == 2 ? p.n_out / 64 : p.n_in / 64 * p.n_matrix;
+        q.job = job_at(p.begins, n_job, at / per_group);
+        at -= p.begins[q.job] * per_group;
+    }
+    measure<UNEQUAL>(p, &q);
+    q.k = at % q.n_k;
+    at /= q.n_k;
+    q.column = at % q.n_column;
+    at /= q.n_column;
     q.matrix = at % p.n_matrix;
-    q.job = at / p.n_matrix;
+    q.job += at / p.n_matrix;
     return q;
 }
 
-/* Moves to the next group of outputs; true if the matrix is another one. */
-static __device__ __forceinline__ bool next_column(const exl3_inner &p, int n_column, exl3_place *q)
+/* Moves to the next group of outputs, not behind the last one; true if the matrix is another one.
+ */
+template <bool UNEQUAL>
+static __device__ __forceinline__ bool next_column(const exl3_inner &p, exl3_place *q)
 {
     q->k = 0;
-    if (++q->column < n_column)
+    if (++q->column < q->n_column)
         return false;
     q->column = 0;
     if (++q->matrix == p.n_matrix) {
         q->matrix = 0;
         q->job++;
+        if (UNEQUAL)
+            measure<UNEQUAL>(p, q);
     }
     return true;
 }
 
 /* N_TILES: tiles of 16 outputs of a matrix, 0: as p says. Every warp takes an equal share of all
  * stages. */
-template <int BITS, int N_TILES>
+template <int BITS, int N_TILES, bool UNEQUAL>
 static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_products(exl3_inner p)
 {
     using stage = exl3_stage<BITS>;
@@ -201,9 +228,11 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_prod
     constexpr int slices = chunks == 16 ? 2 : 1;               /* of one copy instruction */
     constexpr uint32_t stage_bytes = stage::words * 4;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const int n_k = p.n_in / 64, n_column = p.n_out / 64;
-    const int64_t row_bytes = (int64_t)(N_TILES ? N_TILES : p.n_out / 16) * stage::tile_words * 4;
-    const uint32_t all = (uint32_t)(*p.n_job * p.n_matrix * n_column * n_k);
+    const int n_job = *p.n_job;
+    const uint32_t all =
+        (uint32_t)(UNEQUAL
+                       ? p.begins[n_job] * (p.first == 2 ? p.n_out / 64 : p.n_in / 64 * p.n_matrix)
+                       : n_job * p.n_matrix * (p.n_out / 64) * (p.n_in / 64));
     const uint32_t me = blockIdx.x * EXL3_WARPS + warp, n_warp = gridDim.x * EXL3_WARPS;
     const uint32_t each = all / n_warp, rest = all % n_warp;
     const int from = (int)(me * each + me * rest / n_warp);
@@ -215,23 +244,25 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_prod
     const bool copies = chunks * slices >= 32 || lane < chunks * slices;
     const int copy_slice = slices == 2 ? lane / 16 : 0, copy_chunk = slices == 2 ? lane % 16 : lane;
     const uint32_t copy_to = (copy_slice * stage::slice_words + copy_chunk * 4) * 4;
-    const int64_t copy_from = copy_slice * row_bytes + copy_chunk * 16;
     const uint32_t word_at = (t * stage::slice_words + BITS * g) * 4;
     const uint32_t before_at =
         (t * stage::slice_words + (BITS * g + stage::tile_words - 1) % stage::tile_words) * 4;
     const uint32_t base = shared_address(ring[warp]);
 
     /* Ahead of the products: */
-    exl3_place f = place_of(p, n_k, n_column, from), c = f;
+    exl3_place f = place_of<UNEQUAL>(p, n_job, from), c = f;
+    int64_t row_bytes = 0; /* of a K slice of the matrix that is copied */
     const uint8_t *weights, *input;
     bool has_input;
     int left = to - from;
     auto enter = [&]() {
         const struct exl3_job *job = &p.job[f.job];
+        row_bytes = (int64_t)(N_TILES ? N_TILES : f.n_column * EXL3_TILES) * stage::tile_words * 4;
         has_input = g / 2 < job->n;
         int pair = has_input ? job->pair[g / 2] : 0;
         weights = job->data[p.first + f.matrix] + f.k * EXL3_SLICES * row_bytes +
-                  f.column * EXL3_TILES * stage::tile_words * 4 + copy_from;
+                  f.column * EXL3_TILES * stage::tile_words * 4 + copy_slice * row_bytes +
+                  copy_chunk * 16;
         input = p.codes + (((int64_t)f.matrix * p.n_pair + pair) * 2 + (g & 1)) * p.n_in +
                 f.k * 64 + 16 * t;
     };
@@ -244,12 +275,12 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_prod
             copy_cached(at + stage::input_at * 4 + lane * 16, input, has_input);
             weights += EXL3_SLICES * row_bytes;
             input += 64;
-            if (--left > 0 && ++f.k == n_k) {
-                if (next_column(p, n_column, &f)) {
+            if (--left > 0 && ++f.k == f.n_k) {
+                if (next_column<UNEQUAL>(p, &f)) {
                     enter();
                 } else {
-                    weights += EXL3_TILES * stage::tile_words * 4 - n_k * EXL3_SLICES * row_bytes;
-                    input -= p.n_in;
+                    weights += EXL3_TILES * stage::tile_words * 4 - f.n_k * EXL3_SLICES * row_bytes;
+                    input -= f.n_k * 64;
                 }
             }
         }
@@ -298,7 +329,7 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_prod
         }
         fill = use; /* read, so the next request may write it */
         use = use == base + (EXL3_RING - 1) * stage_bytes ? base : use + stage_bytes;
-        if (++c.k < n_k && n > 1)
+        if (++c.k < c.n_k && n > 1)
             continue;
         /* Lane (g, t) has i and j of row t for outputs g and g + 8. */
         if (pair >= 0) {
@@ -318,7 +349,7 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_prod
 #pragma unroll
         for (int i = 0; i < EXL3_TILES; i++)
             sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0;
-        if (next_column(p, n_column, &c))
+        if (next_column<UNEQUAL>(p, &c))
             rows();
     }
     asm volatile("cp.async.wait_group 0;" ::: "memory");

@@ -36,7 +36,7 @@ static __global__ void expert_sum(const float *routed, const float *shared, int 
     float sum = 0;
     for (int e = 0; e < k; e++)
         sum = sum + bf16_round(routed[(t * k + e) * d + c]);
-    y[i] = to_bf16(sum + bf16_round(shared[i]));
+    y[i] = to_bf16(sum + (shared ? bf16_round(shared[i]) : 0));
 }
 
 cudaError_t hx_cu_expert_sum(cudaStream_t s, const float *routed, const float *shared, int n_tok,

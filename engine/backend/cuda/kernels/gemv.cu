@@ -60,7 +60,8 @@ template <int NT, bool MANY> struct rows_of {
         const uint16_t *x = g.x + min(first_row + r, g.n_row - 1) * g.x_stride;
         return g.group > 0 ? x + (int64_t)(place / g.group) * g.n_in : x;
     }
-    __device__ void finish(const cursor &, int place, int n, const float *sums) const
+    __device__ void finish(const cursor &, const struct gemv_shape &s, int place, int n,
+                           const float *sums) const
     {
         int all = n * 128 * NT, threads = 32 * blockDim.y;
 #pragma unroll 1
@@ -68,7 +69,7 @@ template <int NT, bool MANY> struct rows_of {
             int o = i % 16, r = i / 16 % (8 * NT), q = i / (128 * NT), at = place + q;
             if (first_row + r >= g.n_row)
                 continue;
-            float sum = gemv_sum<NT>(sums, g.shape, q, 0, r, o);
+            float sum = gemv_sum<NT>(sums, s, q, 0, r, o);
             const struct part &p = part_of(at);
             int64_t to = (int64_t)(first_row + r) * p.n_out + (at - (MANY ? p.first : 0)) * 16 + o;
             if (p.y)

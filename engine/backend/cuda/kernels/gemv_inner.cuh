@@ -197,7 +197,7 @@ template <int FORMAT, int NT, int RING> constexpr size_t gemv_shared_bytes(int n
  *   row_bytes(cursor)
  *   tile(cursor, place, sub)
  *   row(cursor, place, sub, r)  inputs of row r of this pass; behind the last: any row
- *   finish(cursor, place, n, sums)  called by all threads, sums of n places in shared memory
+ *   finish(cursor, shape, place, n, sums)  by all threads, sums of n places in shared memory
  * TAIL: rows may end inside a stage (at its half or before its beginning), scales of FP8 may lie at
  * any byte. The code is kept short on purpose: fetching it is a good part of a short launch. */
 template <int FORMAT, int NT, int RING, bool TAIL, class SOURCE>
@@ -207,6 +207,7 @@ static __device__ __forceinline__ void gemv_stream(const SOURCE &src, const stru
     using stage = gemv_stage<FORMAT>;
     using sums = gemv_sums<NT>;
     constexpr int inputs = gemv_format<FORMAT>::inputs;
+    constexpr bool early = NT == 1 && FORMAT != GEMV_FP4; /* inputs a stage ahead */
     extern __shared__ __align__(128) uint8_t gemv_memory[];
     const int lane = threadIdx.x, slice = threadIdx.y, sub = threadIdx.z, block = blockIdx.x;
     const int row = lane / 4, t = lane % 4;
@@ -290,7 +291,7 @@ static __device__ __forceinline__ void gemv_stream(const SOURCE &src, const stru
 #pragma unroll
             for (int i = 0; i < NT; i++)
                 x[i] = src.row(now, q, sub, 8 * i + row) + t * (inputs / 8);
-            if (NT == 1 && n > 0)
+            if (early && n > 0)
                 fetch(0);
             const uint8_t *scale = NULL;
             if (FORMAT == GEMV_FP8 && TAIL)
@@ -298,12 +299,12 @@ static __device__ __forceinline__ void gemv_stream(const SOURCE &src, const stru
 #pragma unroll 1
             for (int k = 0; k < n; k++) {
                 gemv_x<FORMAT> in[NT];
-                if (NT > 1)
+                if (!early)
                     fetch(k);
 #pragma unroll
                 for (int i = 0; i < NT; i++)
                     in[i] = next[i];
-                if (NT == 1 && k + 1 < n)
+                if (early && k + 1 < n)
                     fetch(k + 1);
                 asm volatile("cp.async.wait_group %0;" ::"n"(RING - 2) : "memory");
                 __syncwarp();
@@ -339,7 +340,7 @@ static __device__ __forceinline__ void gemv_stream(const SOURCE &src, const stru
             }
         }
         __syncthreads();
-        src.finish(first, p, end - p, part + flip);
+        src.finish(first, s, p, end - p, part + flip);
         flip = flip ? 0 : n_warp * s.together * sums::floats;
     }
     asm volatile("cp.async.wait_group 0;" ::: "memory");

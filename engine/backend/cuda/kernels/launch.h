@@ -48,6 +48,7 @@ struct hx_cuda_choice {
     int64_t n_out, n_in; /* the largest of all entries: experts may have unequal shares */
     int64_t k_padded, n_padded;
     bool unequal;      /* entries differ in width */
+    bool fp4;          /* all entries FP4, widths multiples of 128, codes and scales aligned */
     int32_t mul1_bits; /* all entries EXL3, codebook mul1, without padding and bias: their bits,
                           else 0 */
 };
@@ -157,7 +158,8 @@ cudaError_t hx_cu_gemv_many(cudaStream_t s, const struct hx_cuda_weight *w, int 
 /* t[p][i] = bf16(silu(clamp a) clamp b weight[p]); weight NULL: 1. */
 cudaError_t hx_cu_swiglu(cudaStream_t s, const float *a, const float *b, const float *weight, int n,
                          int64_t width, float limit, uint16_t *t);
-/* y[t] = bf16(sum of the k routed outputs in order, then the shared one, each rounded to bf16). */
+/* y[t] = bf16(sum of the k routed outputs in order, then the shared one, each rounded to bf16).
+ * shared NULL: without. */
 cudaError_t hx_cu_expert_sum(cudaStream_t s, const float *routed, const float *shared, int n_tok,
                              int k, int64_t d, uint16_t *y);
 struct hx_cuda_route {
@@ -185,6 +187,7 @@ cudaError_t hx_cu_router(cudaStream_t s, const struct hx_cuda_route *a,
 struct hx_cuda_exl3 {
     int n_tok, used, n_expert, bits, down_bits;
     int64_t d, ff;
+    bool unequal; /* experts' widths differ: ff is the largest, all are multiples of 128 */
     const struct hx_cuda_weight *w1, *w2, *w3; /* device, [n_expert] */
     const uint16_t *z;                         /* [n_tok][d] */
     const int32_t *sel;                        /* [n_tok][used] */
@@ -200,6 +203,13 @@ bool hx_cu_exl3_takes(const struct hx_cuda_choice *w1, const struct hx_cuda_choi
 /* used, d and ff of a count. */
 size_t hx_cu_exl3_room(const struct hx_cuda_exl3 *a, int n_tok);
 cudaError_t hx_cu_exl3(cudaStream_t s, const struct hx_cuda_exl3 *a, int n_sm);
+
+/* ---- fp4.cu ---- */
+/* The same for FP4 experts (bits are not read). Block exponents must be 2 to 128. */
+bool hx_cu_fp4_takes(const struct hx_cuda_choice *w1, const struct hx_cuda_choice *w2,
+                     const struct hx_cuda_choice *w3, int n_expert, int used);
+size_t hx_cu_fp4_room(const struct hx_cuda_exl3 *a, int n_tok);
+cudaError_t hx_cu_fp4(cudaStream_t s, const struct hx_cuda_exl3 *a, int n_sm);
 
 /* ---- kv.cu ---- */
 /* which: enum hx_kv_which. */
