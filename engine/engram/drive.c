@@ -246,12 +246,6 @@ static int issue_slot(struct hx_engram_drive *d, uint32_t i, int file)
     return d->ops->queue(d->io, i, file, sl->offset + sl->got, sl->len - sl->got, sl->got);
 }
 
-static const uint8_t *scales_of(const struct hx_engram_drive *d, const struct hx_engram_job *j)
-{
-    int table = j->flight->table;
-    return d->s->scales[table] + j->row * d->s->table[table].scale_bytes;
-}
-
 /* A free slot is there. */
 static void issue(struct hx_engram_drive *d, struct hx_engram_job *j, double now)
 {
@@ -275,13 +269,31 @@ static void issue(struct hx_engram_drive *d, struct hx_engram_job *j, double now
                                 .table = (uint8_t)table,
                                 .bulk = j->queue >= 2 * HX_ENGRAM_CHUNK};
     d->n_bulk += d->slot[i].bulk;
-    /* Now, while others are on their way: they lie anywhere in gigabytes. */
-    memcpy(d->slot[i].scales_to, scales_of(d, j), (size_t)t->scale_bytes);
     if (issue_slot(d, i, file) < 0) { /* the ring is full: when reads have completed */
         free_slot(d, i);
         j->n_reads--;
         j->due = 0;
         list_push(&d->retry, j);
+    }
+}
+
+static const uint8_t *scales_of(const struct hx_engram_drive *d, const struct hx_engram_job *j)
+{
+    int table = j->flight->table;
+    return d->s->scales[table] + j->row * d->s->table[table].scale_bytes;
+}
+
+/* The scales of rows that were issued, into the entries of their groups: while the drive reads,
+ * since they lie anywhere in gigabytes. */
+static void put_scales(const struct hx_engram_drive *d, struct hx_engram_job *const *jobs, int n)
+{
+    for (int i = 0; i < n; i++)
+        __builtin_prefetch(scales_of(d, jobs[i]));
+    for (int i = 0; i < n; i++) {
+        const struct hx_engram_job *j = jobs[i];
+        size_t each = (size_t)d->s->table[j->flight->table].scale_bytes;
+        memcpy(hx_engram_cache_scales(d->s->cache, j->flight->entry) + j->at * each,
+               scales_of(d, j), each);
     }
 }
 
@@ -532,22 +544,24 @@ static void look_around(struct hx_engram_drive *d, double now)
         try_again(d);
 }
 
-/* Completions that were taken from io; those before `first` have been handled. */
+/* Completions that were taken from io: those before `first` have been handled, those before
+ * `fetched` are in the processor's cache. */
 struct batch {
     struct hx_engram_io_done done[BATCH];
     double seen[BATCH];
-    int first, n;
+    int first, fetched, n;
 };
 
-/* Rows that came, and where they go, are in no cache yet: all on their way there before the first
- * one is looked at, while the kernel takes the next reads. */
-static void fetch_lines(const struct hx_engram_drive *d, const struct batch *b, int first)
+/* Rows that came, and where they go, are in no cache yet: a piece is on its way there while the one
+ * before it is handled. */
+static void fetch_lines(const struct hx_engram_drive *d, struct batch *b)
 {
-    for (int i = first; i < b->n; i++) {
-        const struct hx_engram_slot *sl = &d->slot[b->done[i].slot];
+    for (; b->fetched < b->n && b->fetched < b->first + 2 * PIECE; b->fetched++) {
+        uint32_t i = b->done[b->fetched].slot;
+        const struct hx_engram_slot *sl = &d->slot[i];
         if (!sl->job)
             continue;
-        const uint8_t *codes = d->slots + b->done[i].slot * d->slot_bytes + sl->skip;
+        const uint8_t *codes = d->slots + i * d->slot_bytes + sl->skip;
         for (int at = 0; at < d->s->table[sl->table].row_bytes; at += 64) {
             __builtin_prefetch(codes + at);
             __builtin_prefetch(sl->codes_to + at, 1);
@@ -570,7 +584,7 @@ static void handle(struct hx_engram_drive *d, struct batch *b)
     }
     b->first += n;
     if (b->first == b->n)
-        b->first = b->n = 0;
+        b->first = b->fetched = b->n = 0;
     /* After all copies: an atomic operation waits for the stores before it. */
     for (int i = 0; i < n_came; i++) {
         if (atomic_fetch_sub(&came[i]->left, 1) == 1)
@@ -594,14 +608,12 @@ static void take_done(struct hx_engram_drive *d, struct batch *b, int few, int t
         n = d->ops->wait(d->io, b->done + b->n, BATCH - b->n, 1, 1000);
     }
     double now = hx_engram_now();
-    int first = b->n;
-    for (int end = first + (n < 0 ? 0 : n); b->n < end; b->n++) {
+    for (int end = b->n + (n < 0 ? 0 : n); b->n < end; b->n++) {
         struct hx_engram_slot *sl = &d->slot[b->done[b->n].slot];
         b->seen[b->n] = now;
         d->n_bulk -= sl->bulk; /* their share is free for others */
         sl->bulk = false;
     }
-    fetch_lines(d, b, first);
 }
 
 static void wait_done(struct hx_engram_drive *d, struct batch *b, bool more, bool stopping)
@@ -643,18 +655,19 @@ static void drive_loop(struct hx_engram_drive *d)
             if (stopping && (in_flight(d) == 0 || now > stop_at))
                 return;
             for (int i = 0; i < n; i++)
-                __builtin_prefetch(scales_of(d, jobs[i]));
-            for (int i = 0; i < n; i++)
                 issue(d, jobs[i], now);
             issue_retries(d, room - n, now);
             atomic_store(&d->in_flight, in_flight(d));
         }
+        /* The drive first: everything else can be done while it reads. */
+        if (n > (n_held > 0 ? 0 : PIECE))
+            d->ops->submit(d->io);
+        fetch_lines(d, &held);
+        put_scales(d, jobs, n);
         if (n_held == 0) {
             wait_done(d, &held, more, stopping);
             continue;
         }
-        if (n > 0)
-            d->ops->submit(d->io);
         handle(d, &held);
         if (held.n > 0 && held.n < BATCH && d->ops->ready(d->io))
             take_done(d, &held, 1, 0);
