@@ -36,7 +36,7 @@ make_kit() {
     in_tools mkfs.erofs --quiet -zlz4hc,9 -C65536 "-T$time" \
         "-U$(printf '%s' "hx170 kit $version" | sha256sum | sed 's/^\(.\{8\}\)\(.\{4\}\)\(.\{4\}\)\(.\{4\}\)\(.\{12\}\).*/\1-\2-\3-\4-\5/')" \
         -x-1 --workers=2 "/image/work/out/hx170-$version.kit" /image/work/kit
-    cat >"$out/kit.manifest" <<EOF
+    cat >"$out/hx170-$version.kit.manifest" <<EOF
 schema = 1
 product = hx170-kit
 version = $version
@@ -44,7 +44,7 @@ kernel = $kernel
 kit.size = $(size "$out/hx170-$version.kit")
 kit.sha256 = $(sha256sum "$out/hx170-$version.kit" | cut -d' ' -f1)
 EOF
-    openssl pkeyutl -sign -rawin -inkey "$key" -in "$out/kit.manifest" -out "$out/kit.manifest.sig"
+    openssl pkeyutl -sign -rawin -inkey "$key" -in "$out/hx170-$version.kit.manifest" -out "$out/hx170-$version.kit.manifest.sig"
 }
 mkdir -p "$out"
 timed "tree of the build kit" clean_kit

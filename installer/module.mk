@@ -23,7 +23,7 @@ $(call hx_program,hx-update,installer/disk/update_main.c,disk)
 # The wizard and its answers: hx-setup; hx answers "is it working".
 setup_SRCS := box.c valid.c sshkey.c ui.c ui_plain.c ui_newt.c ui_script.c run.c steps.c step_basic.c step_network.c \
 	step_driver.c step_hardware.c step_model.c step_drive.c step_performance.c step_review.c checks.c status.c status_words.c \
-	render.c lock.c redact.c support.c installer.c stream.c media.c relay.c console.c
+	render.c lock.c redact.c support.c installer.c stream.c media.c kit.c relay.c console.c
 setup_DEPS := p2p hw base
 setup_LIBS := -lnewt
 $(call hx_module,setup,installer/setup)

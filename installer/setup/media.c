@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "setup/kit.h"
+
 #define BLOCK   "/sys/class/block"
 #define KIT     "/run/hx170/kit"
 #define VERSION "/usr/share/hx170/version"
@@ -117,21 +119,31 @@ void hx_media_find_kit(const struct hx_setup *s, char out[HX_ROOT_PATH])
     hx_media_find(s, name, out);
 }
 
-/* The kernel reads an erofs out of a file. A kit that is none is left alone; hx-cards says what a
- * bundle lacks. */
-static void mount_kit(const struct hx_setup *s)
+/* The kernel reads an erofs out of a file. A kit that is not this system's is left alone; hx-cards
+ * says what a bundle lacks, and the wizard why. */
+static void mount_kit(struct hx_setup *s)
 {
-    char kit[HX_ROOT_PATH];
+    char kit[HX_ROOT_PATH], version[64];
     struct stat here, above;
+    struct hx_error err;
     hx_media_find_kit(s, kit);
-    if (!*kit || (mkdir(KIT, 0755) < 0 && errno != EEXIST) || stat(KIT, &here) < 0 ||
-        stat(KIT "/..", &above) < 0 || here.st_dev != above.st_dev)
+    if (!*kit || *s->kit_refused || (mkdir(KIT, 0755) < 0 && errno != EEXIST) ||
+        stat(KIT, &here) < 0 || stat(KIT "/..", &above) < 0 || here.st_dev != above.st_dev)
         return;
+    hx_root_text(s->root, VERSION, version, sizeof(version));
+    if (isatty(STDOUT_FILENO))
+        printf("Checking the build kit on the stick ...\n");
+    if (hx_kit_check(s->root, kit, version, &err) < 0) {
+        snprintf(s->kit_refused, sizeof(s->kit_refused), "%.390s", err.text);
+        fprintf(stderr, "hx-setup: %s is not used: %s\n", kit, err.text);
+        rmdir(KIT);
+        return;
+    }
     if (mount(kit, KIT, "erofs", MS_RDONLY | MS_NOSUID | MS_NODEV, NULL) < 0)
         rmdir(KIT);
 }
 
-void hx_media_mount(const struct hx_setup *s)
+void hx_media_mount(struct hx_setup *s)
 {
     char names[HX_MEDIA_MAX][64];
     int n = usable(s) ? hx_media_list(s->root, names) : 0;
@@ -151,7 +163,7 @@ int hx_media_mount_device(const struct hx_setup *s, const char *device, struct h
     return 0;
 }
 
-void hx_media_await(const struct hx_setup *s, const char *path)
+void hx_media_await(struct hx_setup *s, const char *path)
 {
     if (*s->root_dir || strncmp(path, HX_MEDIA "/", sizeof(HX_MEDIA)) != 0)
         return;

@@ -30,12 +30,13 @@ struct hx_setup {
     struct hx_root *root;
     struct hx_commands *tools;
     struct hx_ui *ui;
-    struct hx_box box; /* draft: what was answered so far */
-    bool scripted;     /* an answers file speaks */
-    char token[512];   /* entered just now, "": none; wiped after apply */
-    int lock_fd;       /* of the one setup that may run (lock.h), -1: not held */
-    bool cold_start;   /* apply found that the machine has to be switched off and on */
-    bool restart;      /* apply gave the models another drive: it counts from the next start */
+    struct hx_box box;     /* draft: what was answered so far */
+    bool scripted;         /* an answers file speaks */
+    char token[512];       /* entered just now, "": none; wiped after apply */
+    int lock_fd;           /* of the one setup that may run (lock.h), -1: not held */
+    bool cold_start;       /* apply found that the machine has to be switched off and on */
+    char kit_refused[400]; /* why the build kit on a stick is not used, "" */
+    bool restart;          /* apply gave the models another drive: it counts from the next start */
 };
 
 struct hx_setup_step {

@@ -94,7 +94,9 @@ static int check_source(void *ctx, const char *answer, struct hx_error *err)
         return hx_fail(err, -ENOENT, "%s is not there; plug in the stick and try again", answer);
     r = verify(s, answer, &v, err);
     if (r == 0 && !v.accept && !*v.licence)
-        r = hx_fail(err, -EINVAL, "the bundle is refused: %s", v.why);
+        r = hx_fail(err, -EINVAL, "the bundle is refused: %s%s%.200s", v.why,
+                    *s->kit_refused ? "; the build kit on the stick is not used: " : "",
+                    s->kit_refused);
     return r;
 }
 

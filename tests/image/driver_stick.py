@@ -27,7 +27,8 @@ def main():
         with open(stick, "wb") as f:
             f.truncate((need + (1 << 20) - 1) >> 20 << 20)
         subprocess.run(["mkfs.vfat", "-F32", "-n", "OWNER", stick], check=True, stdout=subprocess.DEVNULL)
-        shutil.copy(kit, top / f"hx170-{version}.kit")
+        for ending in ("", ".manifest", ".manifest.sig"):
+            shutil.copy(kit + ending, top / f"hx170-{version}.kit{ending}")
         subprocess.run(["mcopy", "-s", "-i", stick, *map(str, sorted(top.iterdir())), "::/"], check=True)
 
 
