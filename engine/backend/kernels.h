@@ -200,6 +200,9 @@ struct hx_kernels {
     int (*engram_gate)(DEV, const struct hx_engram_args *a, ERR);
     /* The best token, the lower id among equals. -EDOM: a logit is NaN. */
     int (*markov)(DEV, const struct hx_markov_args *a, ERR);
+    /* Column 1 of tokens (I32 [R, 2]): the best token of logits (F32 [R, 1, N]), the lower id among
+     * equals. -EDOM: a logit is NaN. */
+    int (*best)(DEV, const struct hx_tensor *logits, struct hx_tensor *tokens, ERR);
     /* z[r] = w . (h[r], latent[r]); h BF16 [R, D], latent BF16 [R, rank], z F32 [R, 1]. */
     int (*confidence)(DEV, const struct hx_weight *w, const struct hx_tensor *h,
                       const struct hx_tensor *latent, struct hx_tensor *z, ERR);
@@ -209,6 +212,9 @@ struct hx_kernels {
     /* ---- several of these at once, to the bit; optional, NULL where there is none ---- */
 
     int (*hc_site)(DEV, const struct hx_site_args *a, ERR);
+    /* linear of two matrices with the same input. */
+    int (*linear_pair)(DEV, const struct hx_weight *const w[2], const struct hx_tensor *x,
+                       struct hx_tensor *const y[2], ERR);
     int (*latents)(DEV, const struct hx_latents_args *a, ERR);
     /* rope and quantise (HX_GRID_FP4_B32) of q, in place. */
     int (*index_queries)(DEV, struct hx_tensor *q, const int64_t *pos, const struct hx_tensor *freq,

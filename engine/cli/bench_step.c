@@ -19,7 +19,7 @@
 
 #define MAX_ROWS   8
 #define MAX_REPEAT 99
-#define WARM_UP    2
+#define WARM_UP    4
 #define HX_MAX_TP  8
 
 static const char usage[] =
@@ -55,7 +55,8 @@ struct bench {
     struct hx_rank *r;
     struct hx_kv_seq *kv;
     int32_t *tokens; /* [past + most rows] */
-    float *logits;
+    int32_t *best;
+    struct hx_comm_spent joins[2]; /* of a recorded step, draft: replays do not pass the joins */
     int64_t weight_bytes;
 };
 
@@ -274,8 +275,8 @@ static int open_rank(struct bench *b, struct hx_error *err)
     if (r < 0)
         return r;
     b->tokens = malloc((size_t)rows * sizeof(*b->tokens));
-    b->logits = malloc((size_t)most_rows(b) * (size_t)b->hp.n_vocab * sizeof(*b->logits));
-    return b->tokens && b->logits ? 0 : hx_fail(err, -ENOMEM, "out of memory");
+    b->best = malloc((size_t)most_rows(b) * sizeof(*b->best));
+    return b->tokens && b->best ? 0 : hx_fail(err, -ENOMEM, "out of memory");
 }
 
 static void close_rank(struct bench *b)
@@ -284,12 +285,12 @@ static void close_rank(struct bench *b)
     hx_rank_close(b->r);
     hx_comm_close(b->comm);
     free(b->tokens);
-    free(b->logits);
+    free(b->best);
     b->kv = NULL;
     b->r = NULL;
     b->comm = NULL;
     b->tokens = NULL;
-    b->logits = NULL;
+    b->best = NULL;
 }
 
 /* ---- measuring ---- */
@@ -321,7 +322,7 @@ static int one_step(struct bench *b, struct hx_rng *g, int n, double *seconds, s
         .kv = b->kv, .tokens = b->tokens, .n_tok = n, .n_logits = n, .n_draft = n - 1};
     const int keep = 1;
     double start = now();
-    int r = hx_rank_step(b->r, &s, 1, b->logits, NULL, NULL, err);
+    int r = hx_rank_step_best(b->r, &s, 1, b->best, err);
     if (r == 0 && n > 1)
         r = hx_rank_accept(b->r, &s, 1, &keep, err);
     *seconds = now() - start;
@@ -361,37 +362,38 @@ static void print(const struct bench *b, const char *kind, int rows, double fact
     fflush(stdout);
 }
 
+/* Joins of one step or draft: of the last that came through them, as replays of it do not. */
+static void add_joins(struct bench *b, int which, struct hx_comm_spent *all)
+{
+    struct hx_comm_spent s = b->comm ? hx_comm_delay_spent(b->comm) : (struct hx_comm_spent){0};
+    if (s.n_joins > 0)
+        b->joins[which] = s;
+    all->n_joins += b->joins[which].n_joins;
+    all->bytes += b->joins[which].bytes;
+    all->seconds += b->joins[which].seconds;
+}
+
 static int measure(struct bench *b, struct hx_rng *g, int rows, double factor, struct hx_error *err)
 {
     double step[MAX_REPEAT], draft[MAX_REPEAT], one;
-    struct hx_comm_spent of_steps = {0}, of_drafts = {0}, s = {0};
+    struct hx_comm_spent of_steps = {0}, of_drafts = {0};
     bool drafts = !b->no_drafts && b->hp.n_draft_layer > 0 && b->hp.draft_block <= 64;
     int r = 0;
     if (b->comm)
         hx_comm_delay_set(b->comm,
                           &(struct hx_comm_link){b->join_us, b->phase_us, b->gb_s, factor});
     for (int i = -WARM_UP; r == 0 && i < b->repeat; i++) {
-        if (b->comm)
-            hx_comm_delay_spent(b->comm);
+        if (i == 0)
+            of_steps = of_drafts = (struct hx_comm_spent){0};
         r = one_step(b, g, rows, &one, err);
-        if (b->comm)
-            s = hx_comm_delay_spent(b->comm);
-        if (i >= 0) {
+        add_joins(b, 0, &of_steps);
+        if (i >= 0)
             step[i] = one;
-            of_steps.n_joins += s.n_joins;
-            of_steps.bytes += s.bytes;
-            of_steps.seconds += s.seconds;
-        }
         if (r == 0 && drafts)
             r = one_draft(b, &one, err);
-        if (b->comm)
-            s = hx_comm_delay_spent(b->comm);
-        if (i >= 0 && drafts) {
+        add_joins(b, 1, &of_drafts);
+        if (i >= 0 && drafts)
             draft[i] = one;
-            of_drafts.n_joins += s.n_joins;
-            of_drafts.bytes += s.bytes;
-            of_drafts.seconds += s.seconds;
-        }
     }
     if (r < 0)
         return r;

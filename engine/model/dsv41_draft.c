@@ -17,6 +17,7 @@ struct hx_draft {
     struct hx_tensor base, logits;      /* F32 [n_seq, block, tokens of this rank] */
     struct hx_tensor latent;            /* BF16 [n_seq block, rank] */
     struct hx_tensor tokens;            /* I32 [n_seq, block + 1]: anchor, drafts, in arrays */
+    const int32_t *id;                  /* [n_seq block] tokens of the block, in arrays */
     struct hx_tensor z;                 /* F32 [n_seq block] */
     const struct hx_row_set *main_rows; /* rows of `main` in the last pass */
     int64_t *end;                       /* host [max_seq]: behind the last pass's rows */
@@ -184,6 +185,24 @@ static void enter(struct hx_pass *p, int i)
     p->freq = &p->f->freq[0];
 }
 
+static int queue_context(struct hx_pass *p)
+{
+    struct hx_forward *f = p->f;
+    int n = p->rows->batch.n_row;
+    struct hx_tensor means = main_rows(p, n), x = hx_pass_act(p, HX_ACT_X, n);
+    p->il = -1;
+    p->stored = false;
+    HX_RUN(p, linear, f->draft->main_proj, f->reference, &means, &x);
+    HX_STEP(hx_pass_norm(p, f->draft->main_norm, HX_ACT_X, n));
+    hx_pass_tap(p, "main_x", &x);
+    for (int i = 0; i < f->hp->n_draft_layer; i++) {
+        enter(p, i);
+        HX_STEP(hx_pass_window_rows(p));
+        HX_STEP(hx_pass_store_window(p));
+    }
+    return 0;
+}
+
 int hx_forward_keep_context(struct hx_forward *f, const int *n_keep, hx_tap_fn tap, void *tap_user,
                             struct hx_error *err)
 {
@@ -203,16 +222,10 @@ int hx_forward_keep_context(struct hx_forward *f, const int *n_keep, hx_tap_fn t
             row[t++] = pos < end && (!ring || pos >= end - ring) ? pos : -1;
     }
     HX_STEP(hx_arrays_send(&d->arrays, err));
-    struct hx_tensor means = main_rows(&p, n), x = hx_pass_act(&p, HX_ACT_X, n);
-    HX_RUN(&p, linear, d->main_proj, f->reference, &means, &x);
-    HX_STEP(hx_pass_norm(&p, d->main_norm, HX_ACT_X, n));
-    hx_pass_tap(&p, "main_x", &x);
-    for (int i = 0; i < f->hp->n_draft_layer; i++) {
-        enter(&p, i);
-        HX_STEP(hx_pass_window_rows(&p));
-        HX_STEP(hx_pass_store_window(&p));
-    }
-    return f->be->sync(f->dev, err);
+    /* Its rows lie where the last pass had them. */
+    const int64_t number[] = {n, set.batch.n_seq, (int64_t)(intptr_t)set.batch.pos};
+    return hx_graphs_run(&p, n <= HX_HEAD_ROWS ? hx_graphs_kind(&p, "context", number, 3) : 0,
+                         queue_context);
 }
 
 /* ---- a block of drafts ---- */
@@ -232,8 +245,8 @@ static int start_block(struct hx_pass *p, struct hx_row_set *set, const struct h
     int32_t *first_row = hx_arrays_take(&d->arrays, (size_t)n_seq * 4, &set->batch.first_row);
     const struct hx_kv_view **view =
         hx_arrays_take(&d->arrays, (size_t)n_seq * 8, &set->batch.kv_device);
-    int32_t *id, *token, *ids, *tokens;
-    ids = hx_arrays_take(&d->arrays, (size_t)n * 4, &id);
+    int32_t *token, *ids, *tokens;
+    ids = hx_arrays_take(&d->arrays, (size_t)n * 4, &d->id);
     tokens = hx_arrays_take(&d->arrays, (size_t)n_seq * (size_t)(block + 1) * 4, &token);
     d->tokens.data = token;
     for (int i = 0; i < n_seq; i++) {
@@ -248,10 +261,7 @@ static int start_block(struct hx_pass *p, struct hx_row_set *set, const struct h
             ids[i * block + k] = k == 0 ? seq[i].anchor : f->hp->draft_noise_token;
         }
     }
-    HX_STEP(hx_arrays_send(&d->arrays, p->err));
-    struct hx_tensor streams = hx_pass_act(p, HX_ACT_STREAMS, n), pre = hx_pass_act(p, p->pre, n);
-    HX_RUN(p, embed, f->embed, id, &streams, &pre);
-    return 0;
+    return hx_arrays_send(&d->arrays, p->err);
 }
 
 /* Keys: the context's last window, then all rows of the block, for every query of it. */
@@ -346,6 +356,9 @@ static int check_block(const struct hx_forward *f, const struct hx_draft_seq *se
     if (n_seq < 1 || n_seq > f->draft->max_seq)
         return hx_fail(err, -EINVAL, "drafts for %d sequences: expected 1 to %d", n_seq,
                        f->draft->max_seq);
+    if (n_seq * (f->hp->draft_block + 1) > HX_DRAFT_ROWS)
+        return hx_fail(err, -EINVAL, "drafts for %d sequences of %d each: the limit is %d tokens",
+                       n_seq, f->hp->draft_block, HX_DRAFT_ROWS);
     for (int i = 0; i < n_seq; i++) {
         if (seq[i].anchor < 0 || seq[i].anchor >= f->hp->n_vocab)
             return hx_fail(err, -EINVAL, "drafts of sequence %d: token %d, expected 0 to %d", i,
@@ -354,32 +367,47 @@ static int check_block(const struct hx_forward *f, const struct hx_draft_seq *se
     return 0;
 }
 
+/* Everything behind the upload of the arrays. */
+static int queue_block(struct hx_pass *p)
+{
+    struct hx_forward *f = p->f;
+    const struct hx_draft *d = f->draft;
+    int n = p->rows->batch.n_row, n_seq = p->rows->batch.n_seq;
+    p->il = -1;
+    p->grown = false;
+    p->pre = HX_ACT_PRE;
+    p->pre_next = HX_ACT_PRE2;
+    struct hx_tensor streams = hx_pass_act(p, HX_ACT_STREAMS, n), pre = hx_pass_act(p, p->pre, n);
+    HX_RUN(p, embed, f->embed, d->id, &streams, &pre);
+    for (int i = 0; i < f->hp->n_draft_layer; i++)
+        HX_STEP(block_layer(p, i));
+    HX_STEP(choose_tokens(p, n_seq));
+    float *z;
+    int32_t *tokens = hx_graphs_drafts(f, &z);
+    size_t rows = (size_t)n_seq * (size_t)f->hp->draft_block;
+    HX_STEP(f->be->download(f->dev, tokens, d->tokens.data,
+                            (rows + (size_t)n_seq) * sizeof(*tokens), p->err));
+    return f->be->download(f->dev, z, d->z.data, rows * sizeof(*z), p->err);
+}
+
 static int draft(struct hx_forward *f, const struct hx_draft_seq *seq, int n_seq, int32_t *tokens,
                  float *z, hx_tap_fn tap, void *tap_user, struct hx_error *err)
 {
     HX_STEP(check_block(f, seq, n_seq, err));
-    struct hx_draft *d = f->draft;
     struct hx_row_set set;
-    struct hx_pass p = {.f = f,
-                        .tap = tap,
-                        .tap_user = tap_user,
-                        .err = err,
-                        .il = -1,
-                        .rows = &set,
-                        .out = &set,
-                        .pre = HX_ACT_PRE,
-                        .pre_next = HX_ACT_PRE2};
+    struct hx_pass p = {
+        .f = f, .tap = tap, .tap_user = tap_user, .err = err, .il = -1, .rows = &set, .out = &set};
     HX_STEP(start_block(&p, &set, seq, n_seq));
-    for (int i = 0; i < f->hp->n_draft_layer; i++)
-        HX_STEP(block_layer(&p, i));
-    HX_STEP(choose_tokens(&p, n_seq));
-    size_t block = (size_t)f->hp->draft_block, row = (block + 1) * sizeof(*tokens);
-    for (int i = 0; i < n_seq; i++)
-        HX_STEP(f->be->download(f->dev, tokens + (size_t)i * block,
-                                (const uint8_t *)d->tokens.data + (size_t)i * row + sizeof(*tokens),
-                                block * sizeof(*tokens), err));
-    HX_STEP(f->be->download(f->dev, z, d->z.data, (size_t)n_seq * block * sizeof(*z), err));
-    return f->be->sync(f->dev, err);
+    const int64_t number = n_seq;
+    bool few = set.batch.n_row <= HX_HEAD_ROWS;
+    HX_STEP(hx_graphs_run(&p, few ? hx_graphs_kind(&p, "block", &number, 1) : 0, queue_block));
+    size_t block = (size_t)f->hp->draft_block;
+    float *all_z;
+    const int32_t *all = hx_graphs_drafts(f, &all_z);
+    for (size_t i = 0; i < (size_t)n_seq; i++)
+        memcpy(tokens + i * block, all + i * (block + 1) + 1, block * sizeof(*tokens));
+    memcpy(z, all_z, (size_t)n_seq * block * sizeof(*z));
+    return 0;
 }
 
 int hx_forward_draft(struct hx_forward *f, const struct hx_draft_seq *seq, int n_seq,

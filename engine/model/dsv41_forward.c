@@ -304,6 +304,19 @@ static int layer(struct hx_pass *p, int il)
     return hx_pass_ffn(p);
 }
 
+/* Tokens instead of logits, from row t of those with logits on. */
+static int best_tokens(struct hx_pass *p, struct hx_tensor *logits, int t)
+{
+    struct hx_tensor tokens = hx_pass_act(p, HX_ACT_BEST, (int)logits->ne[0]);
+    logits->n_dims = 3;
+    logits->ne[2] = logits->ne[1];
+    logits->ne[1] = 1;
+    HX_RUN(p, best, logits, &tokens);
+    HX_JOIN(p, best, logits, 0, &tokens);
+    return p->f->be->download(p->f->dev, hx_graphs_best(p->f) + 2 * t, tokens.data,
+                              (size_t)logits->ne[0] * 2 * sizeof(int32_t), p->err);
+}
+
 static int head(struct hx_pass *p)
 {
     const struct hx_row_sets *rows = &p->f->rows;
@@ -330,6 +343,10 @@ static int head(struct hx_pass *p)
                          some = hx_pass_act(p, HX_ACT_X, m);
         some.data = (uint8_t *)x.data + (size_t)t * x_row;
         HX_RUN(p, linear, p->f->head, false, &some, &logits);
+        if (!p->in->logits) {
+            HX_STEP(best_tokens(p, &logits, t));
+            continue;
+        }
         if (p->f->comm) {
             struct hx_tensor all = hx_pass_act(p, HX_ACT_ALL_LOGITS, m);
             HX_JOIN(p, gather, &logits, &all);
@@ -344,7 +361,7 @@ static int head(struct hx_pass *p)
 
 static int check(const struct hx_forward *f, const struct hx_forward_in *in, struct hx_error *err)
 {
-    int64_t n = 0;
+    int64_t n = 0, n_logits = 0;
     if (in->n_seq < 1 || in->n_seq > f->rows.max_seq)
         return hx_fail(err, -EINVAL, "pass of %d sequences: expected 1 to %d", in->n_seq,
                        f->rows.max_seq);
@@ -355,14 +372,18 @@ static int check(const struct hx_forward *f, const struct hx_forward_in *in, str
                            "sequence %d of a pass: %d rows, %d with logits, behind %lld: expected "
                            "at least 1 row and 0 to that many with logits",
                            i, q->n_tok, q->n_logits, (long long)q->n_past);
-        if (q->n_logits > 0 && !in->logits)
+        if (q->n_logits > 0 && !in->logits && !in->best)
             return hx_fail(err, -EINVAL, "sequence %d of a pass: no room for its logits", i);
         if (q->n_past > f->hp->max_positions - q->n_tok)
             return hx_fail(err, -EINVAL,
                            "sequence %d of a pass: %d rows behind %lld: the limit is %lld", i,
                            q->n_tok, (long long)q->n_past, (long long)f->hp->max_positions);
         n += q->n_tok;
+        n_logits += q->n_logits;
     }
+    if (!in->logits && n_logits > HX_BEST_ROWS)
+        return hx_fail(err, -EINVAL, "pass with the best tokens of %lld rows: the limit is %d",
+                       (long long)n_logits, HX_BEST_ROWS);
     if (n > f->rows.max_tok)
         return hx_fail(err, -EINVAL, "pass of %lld rows: the limit is %d", (long long)n,
                        f->rows.max_tok);
@@ -397,16 +418,14 @@ static int queue_layers(struct hx_pass *p)
 static int run_layers(struct hx_pass *p)
 {
     struct hx_forward *f = p->f;
-    bool done = false;
     HX_STEP(hx_row_sets_build(&f->rows, p->in, p->err));
     if (f->draft)
         hx_draft_note_pass(f, p->in);
-    if (f->graphs && !p->tap)
-        HX_STEP(hx_graphs_run(p, queue_layers, &done));
-    if (done)
-        return 0;
-    HX_STEP(queue_layers(p));
-    return f->be->sync(f->dev, p->err);
+    HX_STEP(hx_graphs_run(p, hx_graphs_pass_kind(p), queue_layers));
+    size_t n = (size_t)f->rows.set[f->rows.in[f->hp->n_layer]].batch.n_row;
+    for (size_t i = 0; !p->in->logits && i < n; i++)
+        p->in->best[i] = hx_graphs_best(f)[2 * i + 1];
+    return 0;
 }
 
 int hx_forward_run(struct hx_forward *f, const struct hx_forward_in *in, struct hx_error *err)

@@ -1,9 +1,9 @@
-/* Passes of few rows as recorded work: the first of a kind runs as it is queued, the second is
- * recorded, later ones are replayed with the host taking part in nothing but Engram rows, which it
- * puts into pinned memory while the card is on its way to them. What a pass is, its kind, is every
- * number of the host that decides launches: counts of rows, sets, groups, the room for index
- * scores. Positions, tokens, tables of sequences are in device memory at the same addresses each
- * time. */
+/* Passes of few rows, drafts and their context as recorded work: the first of a kind runs as it is
+ * queued, the second is recorded, later ones are replayed with the host taking part in nothing but
+ * Engram rows, which it puts into pinned memory while the card is on its way to them. What a pass
+ * is, its kind, is every number of the host that decides launches: counts of rows, sets, groups,
+ * the room for index scores. Positions, tokens, tables of sequences are in device memory at the
+ * same addresses each time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +23,10 @@ struct hx_graphs {
     struct hx_buffer *mem; /* pinned */
     uint32_t *ready;       /* [n_engram] */
     uint8_t *codes[HX_MAX_ENGRAM], *scales[HX_MAX_ENGRAM];
-    float *logits; /* [HX_HEAD_ROWS][n_vocab] */
+    float *logits;   /* [HX_HEAD_ROWS][n_vocab] */
+    int32_t *best;   /* [HX_BEST_ROWS][2] */
+    int32_t *drafts; /* [HX_DRAFT_ROWS] */
+    float *z;        /* [HX_DRAFT_ROWS] */
     struct recorded of[N_GRAPHS];
     uint64_t uses;
 };
@@ -51,6 +54,12 @@ static size_t lay_out(const struct hx_hparams *h, struct hx_graphs *g, uint8_t *
         g->scales[i] = at + used;
         used += room(codes / 32);
     }
+    g->best = (void *)(at + used);
+    used += room(HX_BEST_ROWS * 2 * sizeof(int32_t));
+    g->drafts = (void *)(at + used);
+    used += room(HX_DRAFT_ROWS * sizeof(int32_t));
+    g->z = (void *)(at + used);
+    used += room(HX_DRAFT_ROWS * sizeof(float));
     g->logits = (void *)(at + used);
     return used + room((size_t)HX_HEAD_ROWS * (size_t)h->n_vocab * sizeof(float));
 }
@@ -112,6 +121,17 @@ float *hx_graphs_logits(const struct hx_forward *f)
     return f->graphs->logits;
 }
 
+int32_t *hx_graphs_best(const struct hx_forward *f)
+{
+    return f->graphs->best;
+}
+
+int32_t *hx_graphs_drafts(const struct hx_forward *f, float **z)
+{
+    *z = f->graphs->z;
+    return f->graphs->drafts;
+}
+
 /* ---- kinds ---- */
 
 static uint64_t mix(uint64_t h, int64_t v)
@@ -121,14 +141,38 @@ static uint64_t mix(uint64_t h, int64_t v)
     return h;
 }
 
+static uint64_t begin_kind(const struct hx_forward *f)
+{
+    return mix(0xCBF29CE484222325u, f->comm ? f->comm->version : 0);
+}
+
+/* Whether anything can be recorded. */
+static bool records(const struct hx_pass *p)
+{
+    const struct hx_forward *f = p->f;
+    return f->be->capture_begin && !p->tap && (!f->comm || f->comm->recordable);
+}
+
+uint64_t hx_graphs_kind(const struct hx_pass *p, const char *name, const int64_t *number, int n)
+{
+    uint64_t h = begin_kind(p->f);
+    if (!records(p))
+        return 0;
+    for (; *name; name++)
+        h = mix(h, *name);
+    for (int i = 0; i < n; i++)
+        h = mix(h, number[i]);
+    return h ? h : 1;
+}
+
 static uint64_t kind_of(const struct hx_pass *p)
 {
     const struct hx_forward *f = p->f;
     const struct hx_row_sets *rows = &f->rows;
-    uint64_t h = mix(0xCBF29CE484222325u, p->in->n_seq);
+    uint64_t h = mix(begin_kind(f), p->in->n_seq);
     h = mix(h, rows->n_set);
     h = mix(h, rows->groups.n_row);
-    h = mix(h, f->comm ? f->comm->version : 0);
+    h = mix(h, p->in->logits != NULL);
     for (int i = 0; i < rows->n_set; i++)
         h = mix(h, rows->set[i].batch.n_row);
     for (int il = 0; il <= f->hp->n_layer; il++)
@@ -143,7 +187,7 @@ static bool can_record(const struct hx_pass *p)
 {
     const struct hx_forward *f = p->f;
     const struct hx_row_sets *rows = &f->rows;
-    if (!f->be->capture_begin || !f->k->engram_fetch || (f->comm && !f->comm->recordable))
+    if (!records(p) || !f->k->engram_fetch)
         return false;
     if (rows->set[0].batch.n_row > HX_HEAD_ROWS)
         return false;
@@ -156,6 +200,11 @@ static bool can_record(const struct hx_pass *p)
             return false;
     }
     return true;
+}
+
+uint64_t hx_graphs_pass_kind(const struct hx_pass *p)
+{
+    return can_record(p) ? kind_of(p) : 0;
 }
 
 static struct recorded *find(const struct hx_forward *f, uint64_t kind)
@@ -228,39 +277,38 @@ static int feed(struct hx_pass *p)
 static int replay(struct hx_pass *p, const struct recorded *g)
 {
     struct hx_forward *f = p->f;
-    for (int i = 0; i < f->hp->n_engram; i++)
+    for (int i = 0; p->in && i < f->hp->n_engram; i++)
         set_ready(f->graphs, i, 0);
     /* What is there already needs no wait: under a profiler a replay may not return before its end.
      */
-    bool there = !p->in->engram_wait;
-    int r = there ? feed(p) : 0;
+    bool late = p->in && p->in->engram_wait;
+    int r = p->in && !late ? feed(p) : 0;
     HX_STEP(f->be->replay(f->dev, g->graph, p->err));
-    r = there ? r : feed(p);
+    r = late ? feed(p) : r;
     struct hx_error ignored = {0};
     int e = f->be->sync(f->dev, r < 0 ? &ignored : p->err);
     if (r < 0 || e < 0)
         return r < 0 ? r : e;
+    if (!p->in)
+        return 0;
     f->layer_rows = g->layer_rows;
     size_t n = (size_t)f->rows.set[f->rows.in[f->hp->n_layer]].batch.n_row;
-    if (n > 0)
+    if (n > 0 && p->in->logits)
         memcpy(p->in->logits, f->graphs->logits, n * (size_t)f->hp->n_vocab * sizeof(float));
     return 0;
 }
 
-int hx_graphs_run(struct hx_pass *p, int (*queue)(struct hx_pass *p), bool *done)
+int hx_graphs_run(struct hx_pass *p, uint64_t kind, int (*queue)(struct hx_pass *p))
 {
-    *done = false;
-    if (!can_record(p))
-        return 0;
-    uint64_t kind = kind_of(p);
-    struct recorded *g = find(p->f, kind);
+    struct recorded *g = kind ? find(p->f, kind) : NULL;
     if (!g) { /* the first one makes what a recording must find: tables, limits of kernels */
-        note(p->f, kind);
-        return 0;
+        if (kind)
+            note(p->f, kind);
+        HX_STEP(queue(p));
+        return p->f->be->sync(p->f->dev, p->err);
     }
     g->last = ++p->f->graphs->uses;
     if (!g->graph)
         HX_STEP(record(p, queue, g));
-    *done = true;
     return replay(p, g);
 }

@@ -180,8 +180,10 @@ int hx_pass_latents(struct hx_pass *p, bool *done)
                      codes = hx_pass_act(p, HX_ACT_KV_CODES, n),
                      scales = hx_pass_act(p, HX_ACT_KV_SCALES, n);
     p->stored = p->rows->window_row && ring_has_room(p);
-    HX_STEP(hx_pass_linear(p, HX_T_ATTN_WKV, HX_ACT_X, HX_ACT_KV, n));
-    HX_STEP(hx_pass_linear(p, HX_T_ATTN_WQ_A, HX_ACT_X, HX_ACT_QR, n));
+    const struct hx_weight *const w[2] = {hx_pass_weight(p, HX_T_ATTN_WKV),
+                                          hx_pass_weight(p, HX_T_ATTN_WQ_A)};
+    struct hx_tensor x = hx_pass_act(p, HX_ACT_X, n), *const y[2] = {&kv, &q};
+    HX_RUN(p, linear_pair, w, &x, y);
     HX_RUN(p, latents,
            &(struct hx_latents_args){.batch = &p->rows->batch,
                                      .layer = p->il,

@@ -69,6 +69,7 @@ static void act_shapes(const struct hx_hparams *h, int n_ranks, bool joins, bool
         [HX_ACT_ENGRAM_GATE] = {f32, S, 0, 0},
         [HX_ACT_LOGITS] = {f32, h->n_vocab / n_ranks, 0, 0},
         [HX_ACT_ALL_LOGITS] = {f32, joins ? h->n_vocab : 1, 0, 0},
+        [HX_ACT_BEST] = {i32, 2, 0, 0},
     };
     memcpy(s, table, sizeof(table));
 }
@@ -90,7 +91,7 @@ static size_t lay_out(const struct hx_hparams *h, int n_ranks, bool joins, bool 
     size_t total = 0;
     for (int i = 0; i < HX_ACT_MAX; i++) {
         const struct shape *s = &shape[i];
-        bool head = i == HX_ACT_LOGITS || i == HX_ACT_ALL_LOGITS;
+        bool head = i == HX_ACT_LOGITS || i == HX_ACT_ALL_LOGITS || i == HX_ACT_BEST;
         int64_t rows = head && max_tok > HX_HEAD_ROWS ? HX_HEAD_ROWS : max_tok;
         act[i] = (struct hx_tensor){
             .dtype = s->dtype,

@@ -46,10 +46,13 @@ enum hx_act {
     HX_ACT_ENGRAM_GATE,
     HX_ACT_LOGITS, /* of this rank's tokens; HX_HEAD_ROWS rows at most */
     HX_ACT_ALL_LOGITS,
+    HX_ACT_BEST, /* room for another, best token */
     HX_ACT_MAX
 };
 
-#define HX_HEAD_ROWS 32 /* rows of logits on the device at once */
+#define HX_HEAD_ROWS  32 /* rows of logits on the device at once */
+#define HX_BEST_ROWS  1024
+#define HX_DRAFT_ROWS 4096 /* of tokens of all drafts of a step, confidences */
 
 struct hx_layer {
     const struct hx_weight *w[HX_T_MAX]; /* by role; NULL where the layer has none */
@@ -175,13 +178,20 @@ int64_t hx_pass_visible(const struct hx_pass *p, int ratio);
 size_t hx_graphs_bytes(const struct hx_hparams *h);
 int hx_graphs_open(struct hx_forward *f, struct hx_error *err);
 void hx_graphs_close(struct hx_forward *f);
-/* Runs the pass from a recording, or records it if it was seen before, with `queue` putting it onto
- * the device; *done: it ran. Row sets are built. */
-int hx_graphs_run(struct hx_pass *p, int (*queue)(struct hx_pass *p), bool *done);
+/* The kind of a pass whose row sets are built; 0: it cannot be recorded. */
+uint64_t hx_graphs_pass_kind(const struct hx_pass *p);
+/* A kind of other work, from a name and the numbers that tell it apart; 0 as above. */
+uint64_t hx_graphs_kind(const struct hx_pass *p, const char *name, const int64_t *number, int n);
+/* Runs what `queue` puts onto the device to its end: from a recording of its kind, or recording it
+ * if the kind was seen before. */
+int hx_graphs_run(struct hx_pass *p, uint64_t kind, int (*queue)(struct hx_pass *p));
 /* Where the recorded pass finds Engram rows and leaves logits. */
 const uint32_t *hx_graphs_engram(const struct hx_forward *f, int slot, struct hx_tensor *codes,
                                  struct hx_tensor *scales);
 float *hx_graphs_logits(const struct hx_forward *f);
+/* [HX_BEST_ROWS][2] as HX_ACT_BEST, of any pass; results of drafts. */
+int32_t *hx_graphs_best(const struct hx_forward *f);
+int32_t *hx_graphs_drafts(const struct hx_forward *f, float **z);
 
 /* ---- drafter (dsv41_draft.c) ---- */
 

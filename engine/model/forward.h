@@ -34,7 +34,9 @@ struct hx_forward_in {
     /* Fills engram[slot] in; called when the pass comes to its layer. NULL: it is filled in. */
     int (*engram_wait)(void *user, int slot, struct hx_error *err);
     void *engram_user;
-    float *logits; /* out, host: [sum of n_logits][n_vocab] */
+    float *logits; /* out, host: [sum of n_logits][n_vocab]; NULL if best is wanted instead */
+    int32_t *best; /* out, host: [sum of n_logits], the token with the largest logit, the lower id
+                    * among equals. -EDOM: a logit is NaN */
     /* NULL: none. With a tap every layer computes every row; without one, layers behind the last KV
      * source compute only rows that the wanted logits or later passes depend on (decisions.md 9:
      * same bits). "final.*" values are those of the rows with logits. */

@@ -232,7 +232,7 @@ struct hx_engram_stream *hx_rank_engram(struct hx_rank *r)
 }
 
 static int step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, float *logits,
-                hx_tap_fn tap, void *tap_user, struct hx_error *err)
+                int32_t *best, hx_tap_fn tap, void *tap_user, struct hx_error *err)
 {
     int e = check_step(r, seqs, n_seqs, err), n = 0;
     for (int i = 0; e == 0 && i < n_seqs; i++) {
@@ -257,6 +257,7 @@ static int step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, f
                                .token = r->token,
                                .dead = r->dead,
                                .logits = logits,
+                               .best = best,
                                .tap = tap,
                                .tap_user = tap_user};
     for (int i = 0; i < r->hp->n_engram; i++) {
@@ -287,7 +288,16 @@ static int step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, f
 int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, float *logits,
                  hx_tap_fn tap, void *tap_user, struct hx_error *err)
 {
-    int e = step(r, seqs, n_seqs, logits, tap, tap_user, err);
+    int e = step(r, seqs, n_seqs, logits, NULL, tap, tap_user, err);
+    if (e < 0 && r->opt.comm)
+        r->opt.comm->ops->stop(r->opt.comm, err);
+    return e;
+}
+
+int hx_rank_step_best(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, int32_t *best,
+                      struct hx_error *err)
+{
+    int e = step(r, seqs, n_seqs, NULL, best, NULL, NULL, err);
     if (e < 0 && r->opt.comm)
         r->opt.comm->ops->stop(r->opt.comm, err);
     return e;

@@ -48,6 +48,10 @@ struct hx_step_seq {
  * NULL; besides the forward pass's values it gets "engram.rows" (I64 [n_tok, cols]). */
 int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, float *logits,
                  hx_tap_fn tap, void *tap_user, struct hx_error *err) HX_MUST;
+/* The same, but of each row with logits the best token alone, the lower id among equals: it crosses
+ * instead of n_vocab values, between ranks too. */
+int hx_rank_step_best(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, int32_t *best,
+                      struct hx_error *err) HX_MUST;
 /* After a step with drafts in any sequence, and only then: the first n_keep[i] rows of its sequence
  * i stay, the others are taken back. */
 int hx_rank_accept(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, const int *n_keep,

@@ -102,6 +102,7 @@ HX_CPU_KERNEL(engram_rows, const struct hx_tensor *codes, const struct hx_tensor
               struct hx_tensor *v);
 HX_CPU_KERNEL(engram_gate, const struct hx_engram_args *a);
 HX_CPU_KERNEL(markov, const struct hx_markov_args *a);
+HX_CPU_KERNEL(best, const struct hx_tensor *logits, struct hx_tensor *tokens);
 HX_CPU_KERNEL(confidence, const struct hx_weight *w, const struct hx_tensor *h,
               const struct hx_tensor *latent, struct hx_tensor *z);
 HX_CPU_KERNEL(keep_rows, struct hx_tensor *x, const int32_t *row, int n);

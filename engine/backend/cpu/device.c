@@ -104,6 +104,7 @@ static const struct hx_kernels kernels = {
     .engram_rows = hx_cpu_engram_rows,
     .engram_gate = hx_cpu_engram_gate,
     .markov = hx_cpu_markov,
+    .best = hx_cpu_best,
     .confidence = hx_cpu_confidence,
     .keep_rows = hx_cpu_keep_rows,
 };

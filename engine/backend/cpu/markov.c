@@ -40,6 +40,20 @@ int hx_cpu_markov(struct hx_device *dev, const struct hx_markov_args *a, struct 
     return 0;
 }
 
+int hx_cpu_best(struct hx_device *dev, const struct hx_tensor *logits, struct hx_tensor *tokens,
+                struct hx_error *err)
+{
+    (void)dev;
+    int64_t n_vocab = logits->ne[2];
+    for (int64_t r = 0; r < logits->ne[0]; r++) {
+        int32_t best = best_token(hx_f32(logits) + r * n_vocab, n_vocab);
+        if (best < 0)
+            return hx_fail(err, -EDOM, "row %lld with logits: one is NaN", (long long)r);
+        hx_i32(tokens)[2 * r + 1] = best;
+    }
+    return 0;
+}
+
 int hx_cpu_confidence(struct hx_device *dev, const struct hx_weight *w, const struct hx_tensor *h,
                       const struct hx_tensor *latent, struct hx_tensor *z, struct hx_error *err)
 {

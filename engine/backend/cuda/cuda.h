@@ -12,10 +12,11 @@ struct hx_cuda_table {
     struct hx_cuda_table *next;
 };
 
-/* Where blocks of a launch meet: two words of a grid's barrier, counters, barriers of index rows.
- */
+/* Where blocks of a launch meet: two words of a grid's barrier, counters, barriers of index rows,
+ * 64-bit words of the best of a row. */
 #define HX_CUDA_INDEX_BARRIERS (2 + HX_CUDA_COUNTERS)
-#define HX_CUDA_MEETING_WORDS  (HX_CUDA_INDEX_BARRIERS + 2 * HX_CUDA_INDEX_TILE)
+#define HX_CUDA_BEST_WORDS     (HX_CUDA_INDEX_BARRIERS + 2 * HX_CUDA_INDEX_TILE)
+#define HX_CUDA_MEETING_WORDS  (HX_CUDA_BEST_WORDS + 2 * HX_CUDA_BEST_ROWS)
 
 struct hx_device {
     int index;

@@ -190,6 +190,7 @@ static int cuda_sync(struct hx_device *d, struct hx_error *err)
         [HX_CUDA_NAN_ROUTER] = "router scores: NaN, or fewer finite ones than experts wanted",
         [HX_CUDA_NAN_INDEX] = "index scores: NaN",
         [HX_CUDA_NAN_DRAFT] = "draft logits: NaN",
+        [HX_CUDA_NAN_LOGITS] = "logits: NaN",
     };
     int r = hx_cuda_check(cudaStreamSynchronize(d->stream), "queued work", err);
     uint32_t fault = *(volatile uint32_t *)d->fault;

@@ -297,6 +297,27 @@ static int linear_grouped(struct hx_device *dev, const struct hx_weight *w, int 
     return linear_rows(dev, w, w->n_in * n_group, w->n_out / n_group, x, y, err);
 }
 
+static int linear_pair(struct hx_device *dev, const struct hx_weight *const w[2],
+                       const struct hx_tensor *x, struct hx_tensor *const y[2],
+                       struct hx_error *err)
+{
+    const struct hx_cuda_weight c[2] = {hx_cuda_weight(w[0]), hx_cuda_weight(w[1])};
+    int n = (int)x->ne[0];
+    bool together = c[0].format == c[1].format && c[0].n_in == c[1].n_in &&
+                    y[0]->dtype == y[1]->dtype && hx_cu_gemv_takes(&c[0], 0) &&
+                    hx_cu_gemv_takes(&c[1], 0);
+    if (!together || n == 0) {
+        int r = linear_rows(dev, w[0], w[0]->n_in, 0, x, y[0], err);
+        return r < 0 ? r : linear_rows(dev, w[1], w[1]->n_in, 0, x, y[1], err);
+    }
+    bool bf16 = y[0]->dtype == HX_DTYPE_BF16;
+    uint16_t *const to[2] = {y[0]->data, y[1]->data};
+    float *const to32[2] = {y[0]->data, y[1]->data};
+    return LAUNCH(hx_cu_gemv_many(dev->stream, c, 2, x->data, c[0].n_in, n, bf16 ? to : NULL,
+                                  bf16 ? NULL : to32, dev->n_sm),
+                  "gemv");
+}
+
 /* ---- experts ---- */
 
 static int route(struct hx_device *dev, const struct hx_route_args *a, struct hx_error *err)
@@ -346,8 +367,11 @@ static int shared_expert(struct hx_device *dev, const struct hx_experts_args *x,
     struct hx_tensor left = {HX_DTYPE_F32, 2, {m, ff, 1, 1}, a}, right = left;
     struct hx_tensor y = {HX_DTYPE_F32, 2, {m, d, 1, 1}, out};
     right.data = b;
-    int r = linear_rows(dev, x->s1, d, 0, &in, &left, err);
-    if (r == 0)
+    const struct hx_weight *const w[2] = {x->s1, x->s3};
+    struct hx_tensor *const both[2] = {&left, &right};
+    int r = dev->exact ? linear_rows(dev, x->s1, d, 0, &in, &left, err)
+                       : linear_pair(dev, w, &in, both, err);
+    if (r == 0 && dev->exact)
         r = linear_rows(dev, x->s3, d, 0, &in, &right, err);
     if (r == 0)
         r = LAUNCH(hx_cu_swiglu(dev->stream, a, b, NULL, m, ff, x->limit, t), "shared expert");
@@ -675,10 +699,19 @@ static int engram_gate(struct hx_device *dev, const struct hx_engram_args *a, st
 
 /* ---- drafter ---- */
 
+static struct hx_cuda_best best_args(struct hx_device *dev, enum hx_cuda_fault nan)
+{
+    return (struct hx_cuda_best){
+        .best = (void *)(dev->counters + HX_CUDA_BEST_WORDS),
+        .count = dev->counters + 2,
+        .nan = (int)nan,
+        .fault = dev->fault_dev,
+    };
+}
+
 static int markov(struct hx_device *dev, const struct hx_markov_args *a, struct hx_error *err)
 {
     size_t mark = dev->used;
-    struct hx_cuda_choice head = hx_cuda_choice_one(a->head);
     int n = (int)a->base->ne[0], block = (int)a->base->ne[1], rank = (int)a->embed->n_in;
     int64_t n_vocab = a->base->ne[2];
     uint16_t *packed = hx_cuda_scratch(dev, (size_t)n * (size_t)rank * 2, err);
@@ -691,14 +724,33 @@ static int markov(struct hx_device *dev, const struct hx_markov_args *a, struct 
     int r = LAUNCH(hx_cu_markov_latent(dev->stream, a->embed->part[HX_PART_DATA].data, rank,
                                        a->tokens->data, n, block, a->k, a->latent->data, packed),
                    "markov");
+    struct hx_tensor x = {HX_DTYPE_BF16, 2, {n, rank, 1, 1}, packed};
+    struct hx_tensor y = {HX_DTYPE_F32, 2, {n, n_vocab, 1, 1}, correction};
     if (r == 0)
-        r = product(dev, &head, packed, 1, rank, 0, n, correction, err);
+        r = linear_rows(dev, a->head, rank, 0, &x, &y, err);
+    struct hx_cuda_best c = best_args(dev, HX_CUDA_NAN_DRAFT);
+    c.x = (const float *)a->base->data + a->k * n_vocab;
+    c.more = correction;
+    c.sum = (float *)a->logits->data + a->k * n_vocab;
+    c.n = n_vocab;
+    c.stride = block * n_vocab;
+    c.tokens = (int32_t *)a->tokens->data + a->k + 1;
+    c.token_stride = block + 1;
     if (r == 0)
-        r = LAUNCH(hx_cu_markov_pick(dev->stream, a->base->data, correction, n, block, a->k,
-                                     n_vocab, a->logits->data, a->tokens->data, dev->fault_dev),
-                   "markov");
+        r = LAUNCH(hx_cu_best(dev->stream, &c, n), "markov");
     hx_cuda_scratch_reset(dev, mark);
     return r;
+}
+
+static int best(struct hx_device *dev, const struct hx_tensor *logits, struct hx_tensor *tokens,
+                struct hx_error *err)
+{
+    struct hx_cuda_best c = best_args(dev, HX_CUDA_NAN_LOGITS);
+    c.x = logits->data;
+    c.n = c.stride = logits->ne[2];
+    c.tokens = (int32_t *)tokens->data + 1;
+    c.token_stride = 2;
+    return logits->ne[0] ? LAUNCH(hx_cu_best(dev->stream, &c, (int)logits->ne[0]), "best") : 0;
 }
 
 static int confidence(struct hx_device *dev, const struct hx_weight *w, const struct hx_tensor *h,
@@ -717,11 +769,12 @@ static int confidence(struct hx_device *dev, const struct hx_weight *w, const st
     .stream_mean = stream_mean, .quantise = quantise, .kv_store = kv_store,                        \
     .pool_groups = pool_groups, .index_select = index_select, .attend = attend, .route = route,    \
     .experts = experts, .engram_rows = engram_rows, .engram_gate = engram_gate, .markov = markov,  \
-    .confidence = confidence, .keep_rows = keep_rows
+    .best = best, .confidence = confidence, .keep_rows = keep_rows
 
 const struct hx_kernels hx_cuda_exact_kernels = {SINGLE_OPERATIONS};
 const struct hx_kernels hx_cuda_kernels = {SINGLE_OPERATIONS,
                                            .hc_site = hc_site,
+                                           .linear_pair = linear_pair,
                                            .latents = latents,
                                            .index_queries = index_queries,
                                            .engram_fetch = engram_fetch,

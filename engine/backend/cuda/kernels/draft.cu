@@ -19,47 +19,58 @@ cudaError_t hx_cu_markov_latent(cudaStream_t s, const uint16_t *embed, int rank,
     return cudaGetLastError();
 }
 
-static __global__ void pick(const float *base, const float *correction, int block, int k,
-                            int64_t n_vocab, float *logits, int32_t *tokens, uint32_t *fault)
+/* Blocks (slice, row): the best of a slice as order and index in one number, the largest of which
+ * stays; the last block of a row takes it. */
+static __global__ void best(struct hx_cuda_best a)
 {
-    __shared__ float best_of[32];
-    __shared__ int32_t at_of[32];
-    int64_t s = blockIdx.x, row = (s * block + k) * n_vocab;
-    float best = -INFINITY;
-    int32_t at = 0x7FFFFFFF;
-    for (int64_t i = threadIdx.x; i < n_vocab; i += blockDim.x) {
-        float v = base[row + i] + correction[s * n_vocab + i];
-        logits[row + i] = v;
+    __shared__ unsigned long long best_of[32];
+    int64_t row = blockIdx.y, each = (a.n + gridDim.x - 1) / gridDim.x;
+    int64_t lo = min(a.n, blockIdx.x * each), hi = min(a.n, lo + each);
+    const float *x = a.x + row * a.stride, *more = a.more ? a.more + row * a.n : NULL;
+    float *sum = a.sum ? a.sum + row * a.stride : NULL;
+    unsigned long long mine = 0;
+    for (int64_t i = lo + threadIdx.x; i < hi; i += blockDim.x) {
+        float v = more ? x[i] + more[i] : x[i];
+        if (sum)
+            sum[i] = v;
         if (isnan(v))
-            report(fault, HX_CUDA_NAN_DRAFT);
-        if (v > best || at == 0x7FFFFFFF)
-            best = v, at = (int32_t)i;
+            report(a.fault, (enum hx_cuda_fault)a.nan);
+        unsigned long long k = (unsigned long long)order(v) << 32 | (0xFFFFFFFFu - (uint32_t)i);
+        mine = k > mine ? k : mine;
     }
     for (int o = 16; o > 0; o /= 2) {
-        float other = __shfl_xor_sync(0xFFFFFFFFu, best, o);
-        int32_t from = __shfl_xor_sync(0xFFFFFFFFu, at, o);
-        if (other > best || (other == best && from < at))
-            best = other, at = from;
+        unsigned long long k = __shfl_xor_sync(0xFFFFFFFFu, mine, o);
+        mine = k > mine ? k : mine;
     }
-    if (threadIdx.x % 32 == 0) {
-        best_of[threadIdx.x / 32] = best;
-        at_of[threadIdx.x / 32] = at;
-    }
+    if (threadIdx.x % 32 == 0)
+        best_of[threadIdx.x / 32] = mine;
     __syncthreads();
     if (threadIdx.x > 0)
         return;
-    for (int i = 1; i < blockDim.x / 32; i++) {
-        if (best_of[i] > best || (best_of[i] == best && at_of[i] < at))
-            best = best_of[i], at = at_of[i];
-    }
-    tokens[s * (block + 1) + k + 1] = at < n_vocab ? at : 0;
+    for (int i = 1; i < blockDim.x / 32; i++)
+        mine = best_of[i] > mine ? best_of[i] : mine;
+    atomicMax(&a.best[row], mine);
+    __threadfence();
+    if (atomicAdd(&a.count[row], 1u) < gridDim.x - 1)
+        return;
+    __threadfence();
+    mine = atomicExch(&a.best[row], 0ull);
+    a.count[row] = 0;
+    uint32_t at = 0xFFFFFFFFu - (uint32_t)mine;
+    a.tokens[row * a.token_stride] = at < a.n ? (int32_t)at : 0;
 }
 
-cudaError_t hx_cu_markov_pick(cudaStream_t s, const float *base, const float *correction, int n_seq,
-                              int block, int k, int64_t n_vocab, float *logits, int32_t *tokens,
-                              uint32_t *fault)
+cudaError_t hx_cu_best(cudaStream_t s, const struct hx_cuda_best *a, int n_row)
 {
-    pick<<<n_seq, 1024, 0, s>>>(base, correction, block, k, n_vocab, logits, tokens, fault);
+    for (int at = 0; at < n_row; at += HX_CUDA_BEST_ROWS) {
+        struct hx_cuda_best p = *a;
+        int m = n_row - at < HX_CUDA_BEST_ROWS ? n_row - at : HX_CUDA_BEST_ROWS;
+        p.x += at * a->stride;
+        p.sum = a->sum ? a->sum + at * a->stride : NULL;
+        p.more = a->more ? a->more + at * a->n : NULL;
+        p.tokens += at * a->token_stride;
+        best<<<dim3(16, (unsigned)m), 512, 0, s>>>(p);
+    }
     return cudaGetLastError();
 }
 

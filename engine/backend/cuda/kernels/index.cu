@@ -284,15 +284,6 @@ static __global__ void __launch_bounds__(THREADS)
 #define WIDE 1024 /* threads */
 #define BINS 2048
 
-/* Order of a score as an unsigned number: -0.0 as +0.0; minus infinity is 0x007FFFFF. */
-static __device__ __forceinline__ uint32_t order(float f)
-{
-    uint32_t u = __float_as_uint(f == 0 ? 0.0f : f);
-    return u >> 31 ? ~u : u | 0x80000000u;
-}
-
-#define NEVER 0x007FFFFFu
-
 /* Blocks that choose for one row together; one block alone needs nothing of it. */
 struct team {
     int n, me;
@@ -358,7 +349,7 @@ static __device__ void top(const float *score, int64_t n, int k, int32_t *idx, c
             if (pass == 0 && isnan(s))
                 report(fault, HX_CUDA_NAN_INDEX);
             uint32_t o = order(s);
-            if ((o & mask) == prefix && o > NEVER)
+            if ((o & mask) == prefix && o > ORDER_NEVER)
                 atomicAdd(&hist[o >> shift & (bins - 1)], 1u);
         }
         if (g.n > 1) {
@@ -391,7 +382,7 @@ static __device__ void top(const float *score, int64_t n, int k, int32_t *idx, c
         }
         __syncthreads();
     }
-    uint32_t limit = every ? NEVER : prefix, ties = every ? 0 : wanted;
+    uint32_t limit = every ? ORDER_NEVER : prefix, ties = every ? 0 : wanted;
     /* A warp has a piece of the block's share: first counted, then written. */
     int64_t piece = ((hi - lo + WIDE / 32 - 1) / (WIDE / 32) + 31) / 32 * 32;
     int64_t from = min(hi, lo + warp * piece), to = min(hi, from + piece);

@@ -21,6 +21,7 @@ enum hx_cuda_fault {
     HX_CUDA_NAN_ROUTER,
     HX_CUDA_NAN_INDEX,
     HX_CUDA_NAN_DRAFT,
+    HX_CUDA_NAN_LOGITS,
     HX_CUDA_FAULT_MAX
 };
 
@@ -310,10 +311,21 @@ cudaError_t hx_cu_engram_gate(cudaStream_t s, const struct hx_cuda_gate *a);
 cudaError_t hx_cu_markov_latent(cudaStream_t s, const uint16_t *embed, int rank,
                                 const int32_t *tokens, int n_seq, int block, int k,
                                 uint16_t *latent, uint16_t *packed);
-/* logits = base + correction, the best of them into column k + 1. */
-cudaError_t hx_cu_markov_pick(cudaStream_t s, const float *base, const float *correction, int n_seq,
-                              int block, int k, int64_t n_vocab, float *logits, int32_t *tokens,
-                              uint32_t *fault);
+/* The best of n values of each row, the lower index among equals. With more, of the sums of both,
+ * which are left in sum. */
+#define HX_CUDA_BEST_ROWS 64
+struct hx_cuda_best {
+    const float *x;    /* [rows] of n, stride apart; so is sum */
+    const float *more; /* [rows][n], or NULL */
+    float *sum;        /* or NULL */
+    int64_t n, stride, token_stride;
+    int32_t *tokens;
+    unsigned long long *best; /* [HX_CUDA_BEST_ROWS], zero before and after; so is count */
+    uint32_t *count;
+    int nan; /* enum hx_cuda_fault, if a value is NaN */
+    uint32_t *fault;
+};
+cudaError_t hx_cu_best(cudaStream_t s, const struct hx_cuda_best *a, int n_row);
 cudaError_t hx_cu_confidence(cudaStream_t s, const struct hx_cuda_weight *w, const uint16_t *h,
                              int64_t d, const uint16_t *latent, int rank, int n, float *z);
 

@@ -162,6 +162,15 @@ static __device__ __forceinline__ const uint8_t *row_scale(const struct hx_kv_st
     return row_at(s, j, s->scale_offset, s->scale_bytes);
 }
 
+/* Order of a float as an unsigned number, -0.0 as +0.0; minus infinity is 0x007FFFFF. */
+static __device__ __forceinline__ uint32_t order(float f)
+{
+    uint32_t u = __float_as_uint(f == 0 ? 0.0f : f);
+    return u >> 31 ? ~u : u | 0x80000000u;
+}
+
+#define ORDER_NEVER 0x007FFFFFu
+
 /* All blocks of a grid, which must fit the card together; what they wrote before is seen by all
  * behind it (read it past the first-level cache). barrier: two words, zero at the beginning;
  * launches that share it follow each other. */

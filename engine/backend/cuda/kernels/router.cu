@@ -48,14 +48,6 @@ static __device__ __forceinline__ void dots(const struct router &p, int e0, int 
     }
 }
 
-static __device__ __forceinline__ uint32_t order(float f)
-{
-    uint32_t u = __float_as_uint(f == 0 ? 0.0f : f);
-    return u >> 31 ? ~u : u | 0x80000000u;
-}
-
-#define NEVER 0x007FFFFFu /* order of minus infinity */
-
 /* The k best of row t by a warp: higher biased score, then lower index. */
 static __device__ void choose(const struct router &p, int64_t t)
 {
@@ -83,8 +75,8 @@ static __device__ void choose(const struct router &p, int64_t t)
         }
         uint32_t top = __reduce_max_sync(0xFFFFFFFFu, best);
         at = (int)__reduce_min_sync(0xFFFFFFFFu, best == top ? (uint32_t)at : 0x7FFFFFFFu);
-        few = few || top <= NEVER;
-        at = top <= NEVER ? i : at;
+        few = few || top <= ORDER_NEVER;
+        at = top <= ORDER_NEVER ? i : at;
         mine = lane == i ? at : mine;
 #pragma unroll
         for (int j = 0; j < MOST / 32; j++)
