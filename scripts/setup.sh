@@ -2,6 +2,8 @@
 # Installs what building and testing need on Debian 12 or 13. Does nothing when all is there.
 # Reasons for each package: docs/dependencies.md.
 set -eu
+# shellcheck source=scripts/packages.sh
+. "$(dirname "$0")/packages.sh"
 
 packages="gcc g++ make binutils libmicrohttpd-dev libsystemd-dev libinih-dev libssl-dev libcmocka-dev libnewt-dev
     libcurl4-openssl-dev xz-utils curl ca-certificates git bc python3 python3-venv
@@ -18,17 +20,5 @@ case "$(. /etc/os-release 2>/dev/null; echo "${ID:-} ${VERSION_ID:-}")" in
         exit 69 ;;
 esac
 
-missing=
-for p in $packages; do
-    dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null | grep -qx installed || missing="$missing $p"
-done
-[ -n "$missing" ] || exit 0
-if [ "$(id -u)" -ne 0 ]; then
-    echo "setup: as root, please: apt-get install$missing" >&2
-    exit 77
-fi
-echo "setup: installing$missing"
-export DEBIAN_FRONTEND=noninteractive
-apt-get update -qq
 # shellcheck disable=SC2086
-apt-get install -y -qq --no-install-recommends $missing >/dev/null
+install_packages setup $packages

@@ -4,7 +4,7 @@ vmtest_SRCS := serial.c child.c vm_args.c vm.c ssh.c rawdisk.c scene.c scene_ins
 vmtest_SRCS += kit.c scene_update.c
 vmtest_SRCS += kit_judge.c writelog.c fatview.c drivelook.c scene_cuts.c scene_stick.c scene_state.c
 vmtest_SRCS += scene_drive.c
-vmtest_SRCS += term.c play.c scene_wizard.c scene_driver.c
+vmtest_SRCS += term.c play.c scene_wizard.c scene_driver.c scene_models.c
 vmtest_DEPS := init disk base
 $(call hx_module,vmtest,tests/image)
 $(O)/obj/tests/image/%.o $(O)/obj/tests/unit/tests/image/%.o: CFLAGS += -Itests

@@ -59,6 +59,8 @@ static const struct scenario {
      hx_scene_damaged_sticks},
     {"reinstall", LONG, 900, "I8: installed again, models kept", hx_scene_reinstall},
     {"sectors", LONG, 1200, "I9: sectors of 4096 bytes", hx_scene_large_sectors},
+    {"models", LONG, 900, "a second drive is given to the models, and used after the restart",
+     hx_scene_models_drive},
     {"full-state", LONG, 1200, "S1: the state partition is full", hx_scene_full_state},
     {"lost-state", LONG, 1200, "S2: the state partition is broken", hx_scene_lost_state},
     {"reset", LONG, 1200, "S3: factory reset, cut off twice", hx_scene_reset},

@@ -104,5 +104,6 @@ int hx_scene_wrong_drive(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_damaged_sticks(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_reinstall(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_large_sectors(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_models_drive(struct hx_scene *s, struct hx_error *err) HX_MUST;
 
 #endif

@@ -48,14 +48,25 @@ static void begin(struct command *c, const struct hx_ssh *ssh, const char *level
         add(c, fixed[i]);
     /* The first connection learns the host key, a change of it later is an error. */
     static const char *const options[] = {"StrictHostKeyChecking=accept-new",
-                                          "GlobalKnownHostsFile=/dev/null", "IdentityAgent=none",
-                                          "IdentitiesOnly=yes", "ConnectTimeout=120"};
+                                          "GlobalKnownHostsFile=/dev/null",
+                                          "IdentityAgent=none",
+                                          "IdentitiesOnly=yes",
+                                          "ConnectTimeout=120",
+                                          "BatchMode=yes"};
     for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
         add_option(c, options[i]);
     add_option(c, level);
     add_option(c, c->text[0]);
     add(c, "-p");
     add(c, c->text[1]);
+}
+
+/* Who logs in, by the test's key; what follows is the command. */
+static void end(struct command *c, const char *user)
+{
+    const char *const words[] = {"-i", c->text[2], "-l", user, "127.0.0.1"};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        add(c, words[i]);
 }
 
 int hx_ssh_make_key(struct hx_ssh *ssh, const char *folder, struct hx_error *err)
@@ -112,7 +123,6 @@ static void share(struct hx_ssh *ssh, int64_t deadline)
     struct hx_error ignored;
     char log[300];
     begin(&c, ssh, "LogLevel=ERROR");
-    add_option(&c, "BatchMode=yes");
     add_option(&c, "ServerAliveInterval=30");
     snprintf(log, sizeof(log), "%s/ssh.log", ssh->folder);
     socket_path(ssh, c.text[4], sizeof(c.text[4]));
@@ -120,11 +130,7 @@ static void share(struct hx_ssh *ssh, int64_t deadline)
     for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
         add(&c, options[i]);
     add(&c, c.text[4]);
-    add(&c, "-i");
-    add(&c, c.text[2]);
-    add(&c, "-l");
-    add(&c, ssh->user);
-    add(&c, "127.0.0.1");
+    end(&c, ssh->user);
     if (hx_child_start(&ssh->master, c.argv, log, NULL, &ignored))
         return;
     int64_t until = hx_child_within(deadline, SHARE_MS);
@@ -139,18 +145,13 @@ int hx_ssh_run(const struct hx_ssh *ssh, const char *command, struct hx_buf *out
 {
     struct command c;
     begin(&c, ssh, "LogLevel=ERROR");
-    add_option(&c, "BatchMode=yes");
     /* The client connects for itself if nobody listens on the socket. */
     if (ssh->master_user && !strcmp(ssh->master_user, ssh->user)) {
         socket_path(ssh, c.text[4], sizeof(c.text[4]));
         add(&c, "-S");
         add(&c, c.text[4]);
     }
-    add(&c, "-i");
-    add(&c, c.text[2]);
-    add(&c, "-l");
-    add(&c, ssh->user);
-    add(&c, "127.0.0.1");
+    end(&c, ssh->user);
     add(&c, command);
     /* The logins that were tried before the key was known count against this address for a while:
      * the server closes the connection before anything was said, so that trying again does nothing
@@ -241,7 +242,6 @@ int hx_ssh_methods(const struct hx_ssh *ssh, const char *user, struct hx_buf *ou
 {
     struct command c;
     begin(&c, ssh, "LogLevel=ERROR");
-    add_option(&c, "BatchMode=yes");
     add_option(&c, "PubkeyAuthentication=no");
     add(&c, "-l");
     add(&c, user);
@@ -260,17 +260,12 @@ int hx_ssh_tunnel(const struct hx_ssh *ssh, struct hx_child *tunnel, unsigned lo
     struct command c;
     /* Refused destinations are said at this level. */
     begin(&c, ssh, "LogLevel=INFO");
-    add_option(&c, "BatchMode=yes");
     add_option(&c, "ExitOnForwardFailure=yes");
     snprintf(c.text[3], sizeof(c.text[3]), "127.0.0.1:%u:%s", local, to);
     static const char *const options[] = {"-N", "-L"};
     add(&c, options[0]);
     add(&c, options[1]);
     add(&c, c.text[3]);
-    add(&c, "-i");
-    add(&c, c.text[2]);
-    add(&c, "-l");
-    add(&c, ssh->user);
-    add(&c, "127.0.0.1");
+    end(&c, ssh->user);
     return hx_child_start(tunnel, c.argv, log, NULL, err);
 }
