@@ -1,4 +1,6 @@
 """Every screen of the wizard on a dumb terminal: its text, its help, what it refuses (A1, F4, F5 of the test plan)."""
+import json
+
 import pytest
 
 from steps import BEFORE_MODEL, DRIVE_STEPS, INSTALL_STEPS, OTHER_STEPS, STEPS, VECTORS, answer_of
@@ -189,6 +191,20 @@ def test_terminal_signs_of_foreign_text(machine, key):
     machine.put("media/keys", " ".join(key.split()[:2]) + " a\x1b[31mb\n")
     t.send("/media/keys")
     assert "\x1b" not in t.expect("Another key: ")
+
+
+@pytest.mark.parametrize("rate,words", [(452000000, ["reads 0.45 GB/s", "That is slow: a model of 400 GB takes 15 minutes to load"]),
+                                        (3410000000, ["reads 3.41 GB/s"])], ids=["slow", "fast"])
+def test_speed_of_the_drive(machine, screen, rate, words):
+    """H8: what the hardware report says about the drive of the models."""
+    machine.add_commands([{"argv": ["hx-install", "speed", "--json", "--seconds", "8"], "rc": 0,
+                           "stdout": json.dumps({"schema": 1, "bytes": rate * 8, "seconds": 8.0, "bytes_per_second": rate})}])
+    t = machine.start("--plain", "hardware")
+    text = t.expect("Go on all the same (yes or no) [yes]: ")
+    for w in words:
+        assert w in " ".join(text.split())
+    assert ("slow" in text) == (rate < 1e9)
+    screen("hardware-H8-slow-drive" if rate < 1e9 else "hardware-H8-fast-drive", text)
 
 
 def test_drive_for_the_models(machine, screen):
