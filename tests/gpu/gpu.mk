@@ -12,6 +12,7 @@ gpu_test_backend := run engram kv model backend base
 gpu_test_experts := backend base
 gpu_test_gemv    := backend base
 gpu_test_ops := backend base
+gpu_test_ranks := run engram kv model comm backend base
 
 .SECONDEXPANSION:
 $(O)/gpu/test_%: $(O)/obj/tests/gpu/test_%.o $$(call hx_libs,$$(gpu_test_$$*))
@@ -27,6 +28,7 @@ gpu-kit: $(GPU_TESTS) $(O)/bin/hx-probe $(O)/bin/hx-bench
 	$(Q)cp tests/vectors/model/*.* $(GPU_KIT)/model_exl3/ && cp tests/vectors/model_exl3/*.safetensors $(GPU_KIT)/model_exl3/experts/
 	@mkdir -p $(GPU_KIT)/model
 	$(Q)cp tests/vectors/model/*.* $(GPU_KIT)/model/
+	$(Q)mkdir -p $(GPU_KIT)/tests/vectors && ln -s ../../model $(GPU_KIT)/tests/vectors/model
 	$(Q)strip $(GPU_KIT)/test_* $(GPU_KIT)/hx-*
 	$(Q)cp -L $$(ldd $(GPU_TESTS) | sed -n 's/.*lib\(cmocka\|uring\|crypto\)[^ ]* => \([^ ]*\) .*/\2/p' | sort -u) $(GPU_KIT)/lib/
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs the GPU tests of the folder it lies in (make gpu-kit): unit tests with planted faults, then the probe itself, then
-# memcheck where compute-sanitizer is installed. Closing line "N passed, N failed, N skipped".
+# memcheck, racecheck and initcheck where compute-sanitizer is installed. Closing line "N passed, N failed, N skipped".
 # usage: run.sh [folder for results, default a temporary one]
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -47,8 +47,18 @@ if command -v compute-sanitizer >/dev/null 2>&1; then
         [ $rc -ne 0 ] && tail -40 "$out/memcheck-$part.log"
         verdict "memcheck, $part" $rc
     done
+    # Operations whose blocks meet each other or share memory.
+    for tool in memcheck racecheck initcheck; do
+        for only in test_site test_route 'index, t*'; do
+            compute-sanitizer --tool $tool --error-exitcode 99 ./test_ops "$only" >"$out/$tool-ops.log" 2>&1
+            rc=$?
+            grep -qE "SUMMARY: 0 (errors|hazards)" "$out/$tool-ops.log" || rc=1
+            [ $rc -ne 0 ] && tail -40 "$out/$tool-ops.log"
+            verdict "$tool, $only" $rc
+        done
+    done
 else
-    echo "  memcheck: skipped, compute-sanitizer is not installed"; skip=$((skip + 2))
+    echo "  compute-sanitizer is not installed: 11 skipped"; skip=$((skip + 11))
 fi
 echo "$pass passed, $fail failed, $skip skipped"
 [ "$fail" -eq 0 ]

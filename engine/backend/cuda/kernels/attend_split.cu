@@ -138,8 +138,9 @@ static __device__ __forceinline__ void decode16(const struct key &k, const struc
 /* Cosine and sine of row t for frequency f. */
 static __device__ float2 turn_of(const struct hx_cuda_attend &a, int64_t t, int f)
 {
-    float angle = (float)a.batch.pos[t] * a.freq[f];
-    return make_float2((float)cos((double)angle), (float)sin((double)angle));
+    double s, c;
+    sincos((double)((float)a.batch.pos[t] * a.freq[f]), &s, &c);
+    return make_float2((float)c, (float)s);
 }
 
 /* What a block leaves: for each head maximum, sum of weights, weighted values. */
@@ -310,10 +311,11 @@ static __global__ void join(struct hx_cuda_attend a, int first_t, int n_t, int n
     for (int i = threadIdx.x; i < a.d; i += blockDim.x) {
         const float *value = in.value + slot0 * a.d + i;
         float acc = 0;
-#pragma unroll 5
+#pragma unroll 10
         for (int s = 0; s < n_split; s++) {
-            if (weight[s] != 0) /* a split without keys has no values */
-                acc = acc + value[s * step * a.d] * weight[s];
+            /* A split without keys has no values. */
+            float v = weight[s] != 0 ? value[s * step * a.d] : 0;
+            acc = weight[s] != 0 ? acc + v * weight[s] : acc;
         }
         uint16_t o = to_bf16(acc / den);
         if (a.freq) { /* whole warps: d is a multiple of 32 */
@@ -339,8 +341,8 @@ static cudaError_t run(cudaStream_t s, const struct hx_cuda_attend *a, int first
                              (int)bytes);
     dim3 grid((unsigned)n_split, (unsigned)n, (unsigned)((a->n_head + HEADS - 1) / HEADS));
     split_keys<D><<<grid, THREADS, bytes, s>>>(*a, first, n, p);
-    join<<<dim3((unsigned)n, (unsigned)a->n_head), 128, (size_t)n_split * 8, s>>>(*a, first, n,
-                                                                                  n_split, p);
+    join<<<dim3((unsigned)n, (unsigned)a->n_head), a->d, (size_t)n_split * 8, s>>>(*a, first, n,
+                                                                                   n_split, p);
     return cudaGetLastError();
 }
 

@@ -77,6 +77,6 @@ static __global__ void engram_gate(struct hx_cuda_gate a)
 
 cudaError_t hx_cu_engram_gate(cudaStream_t s, const struct hx_cuda_gate *a)
 {
-    engram_gate<<<dim3(a->n_row, a->n_stream), 256, 0, s>>>(*a);
+    engram_gate<<<dim3(a->n_row, a->n_stream), 1024, 0, s>>>(*a);
     return cudaGetLastError();
 }

@@ -77,13 +77,19 @@ cudaError_t hx_cu_hc_mix(cudaStream_t s, const struct hx_cuda_hc *a)
     return cudaGetLastError();
 }
 
+/* Blocks of 256 channels of a row. */
+static dim3 by_channel(int n_row, int64_t d)
+{
+    return dim3((unsigned)n_row, (unsigned)((d + 255) / 256));
+}
+
 static __global__ void collapse(const uint16_t *streams, const float *pre, int n, int64_t d,
                                 uint16_t *x)
 {
-    int64_t t = blockIdx.x;
+    int64_t t = blockIdx.x, i = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
     const float *p = pre + t * n;
     const uint16_t *s = streams + t * n * d;
-    for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
+    if (i < d) {
         float acc = p[0] * bf16_value(s[i]);
         for (int j = 1; j < n; j++)
             acc = acc + p[j] * bf16_value(s[j * d + i]);
@@ -94,17 +100,17 @@ static __global__ void collapse(const uint16_t *streams, const float *pre, int n
 cudaError_t hx_cu_hc_collapse(cudaStream_t s, const uint16_t *streams, const float *pre, int n_row,
                               int n_stream, int64_t d, uint16_t *x)
 {
-    collapse<<<n_row, 256, 0, s>>>(streams, pre, n_stream, d, x);
+    collapse<<<by_channel(n_row, d), 256, 0, s>>>(streams, pre, n_stream, d, x);
     return cudaGetLastError();
 }
 
 static __global__ void expand(const uint16_t *y, const float *post, const float *comb, int n,
                               int64_t d, uint16_t *streams)
 {
-    int64_t t = blockIdx.x;
+    int64_t t = blockIdx.x, i = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
     const float *po = post + t * n, *c = comb + t * n * n;
     uint16_t *s = streams + t * n * d;
-    for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
+    if (i < d) {
         float old[MAX_STREAM], yi = bf16_value(y[t * d + i]);
         for (int j = 0; j < n; j++)
             old[j] = bf16_value(s[j * d + i]);
@@ -120,16 +126,16 @@ static __global__ void expand(const uint16_t *y, const float *post, const float 
 cudaError_t hx_cu_hc_expand(cudaStream_t s, const uint16_t *y, const float *post, const float *comb,
                             int n_row, int n_stream, int64_t d, uint16_t *streams)
 {
-    expand<<<n_row, 256, 0, s>>>(y, post, comb, n_stream, d, streams);
+    expand<<<by_channel(n_row, d), 256, 0, s>>>(y, post, comb, n_stream, d, streams);
     return cudaGetLastError();
 }
 
 static __global__ void stream_mean(const uint16_t *streams, int n, int64_t d, int slot, int n_slot,
                                    uint16_t *out)
 {
-    int64_t t = blockIdx.x;
+    int64_t t = blockIdx.x, i = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
     const uint16_t *s = streams + t * n * d;
-    for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
+    if (i < d) {
         double sum = 0;
         for (int j = 0; j < n; j++)
             sum += (double)bf16_value(s[j * d + i]);
@@ -140,7 +146,7 @@ static __global__ void stream_mean(const uint16_t *streams, int n, int64_t d, in
 cudaError_t hx_cu_stream_mean(cudaStream_t s, const uint16_t *streams, int n_row, int n_stream,
                               int64_t d, int slot, int n_slot, uint16_t *out)
 {
-    stream_mean<<<n_row, 256, 0, s>>>(streams, n_stream, d, slot, n_slot, out);
+    stream_mean<<<by_channel(n_row, d), 256, 0, s>>>(streams, n_stream, d, slot, n_slot, out);
     return cudaGetLastError();
 }
 
@@ -148,8 +154,8 @@ cudaError_t hx_cu_stream_mean(cudaStream_t s, const uint16_t *streams, int n_row
  *
  * Four streams. A block has 32 channels of all rows: new streams from the sublayer's output, their
  * collapse, its part of the sums. Behind a barrier of the grid each block norms its own channels,
- * and block r makes the coefficients of row r. A row's sums run over slices in one order whatever
- * the number of rows and launches. */
+ * and a block for each row makes its coefficients. A row's sums run over slices in one order
+ * whatever the number of rows and launches. */
 
 #define SITE_STREAM 4
 #define SITE_MIX    24 /* coefficients of a row: (2 + 4) 4 */
@@ -183,17 +189,28 @@ static __device__ void site_slice(const struct site &p, int slice, int first_row
     __syncthreads(); /* the rows before are read */
     if (warp < n) {
         uint16_t *s = p.a.streams + t * SITE_STREAM * d + c;
-        float v[SITE_STREAM], ss = 0;
-        for (int j = 0; j < SITE_STREAM; j++)
+        float v[SITE_STREAM], pre[SITE_STREAM], ss = 0;
+#pragma unroll
+        for (int j = 0; j < SITE_STREAM; j++) {
             v[j] = bf16_value(s[j * d]);
+            pre[j] = p.a.pre[t * SITE_STREAM + j];
+        }
         if (p.a.y) {
-            float old[SITE_STREAM], y = bf16_value(p.a.y[t * d + c]);
-            const float *post = p.a.post + t * SITE_STREAM,
-                        *comb = p.a.comb + t * SITE_STREAM * SITE_STREAM;
-            for (int j = 0; j < SITE_STREAM; j++)
+            /* All loads before the first store. */
+            float old[SITE_STREAM], post[SITE_STREAM], comb[SITE_STREAM * SITE_STREAM];
+            float y = bf16_value(p.a.y[t * d + c]);
+#pragma unroll
+            for (int j = 0; j < SITE_STREAM; j++) {
                 old[j] = v[j];
+                post[j] = p.a.post[t * SITE_STREAM + j];
+            }
+#pragma unroll
+            for (int j = 0; j < SITE_STREAM * SITE_STREAM; j++)
+                comb[j] = p.a.comb[t * SITE_STREAM * SITE_STREAM + j];
+#pragma unroll
             for (int to = 0; to < SITE_STREAM; to++) {
                 float mix = comb[to] * old[0];
+#pragma unroll
                 for (int j = 1; j < SITE_STREAM; j++)
                     mix = mix + comb[j * SITE_STREAM + to] * old[j];
                 uint16_t h = to_bf16(post[to] * y + mix);
@@ -201,8 +218,8 @@ static __device__ void site_slice(const struct site &p, int slice, int first_row
                 v[to] = bf16_value(h);
             }
         }
-        const float *pre = p.a.pre + t * SITE_STREAM;
         float acc = pre[0] * v[0];
+#pragma unroll
         for (int j = 1; j < SITE_STREAM; j++)
             acc = acc + pre[j] * v[j];
         uint16_t x = to_bf16(acc);
@@ -287,15 +304,20 @@ static __device__ void site_balance(float c[SITE_STREAM][SITE_STREAM], int iters
 static __device__ void site_coefficients(const struct site &p, int64_t t)
 {
     __shared__ float m[SITE_SUMS];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    for (int o = warp; o < SITE_SUMS; o += blockDim.x / 32) {
-        float sum = 0;
-        for (int i = lane; i < p.n_slice; i += 32)
-            sum += __ldcg(&p.sums[(t * SITE_SUMS + o) * p.n_slice + i]);
-        sum = warp_sum32(sum);
-        if (lane == 0)
-            m[o] = sum;
+    /* Eight threads a sum: all loads are on their way together. */
+    int o8 = threadIdx.x / 8, part = threadIdx.x % 8;
+    float sum = 0;
+    if (o8 < SITE_SUMS) {
+        const float *from = p.sums + (t * SITE_SUMS + o8) * p.n_slice;
+#pragma unroll 10
+        for (int i = part; i < p.n_slice; i += 8)
+            sum += __ldcg(&from[i]);
     }
+#pragma unroll
+    for (int h = 4; h > 0; h /= 2)
+        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, h);
+    if (o8 < SITE_SUMS && part == 0)
+        m[o8] = sum;
     __syncthreads();
     const float *base = p.a.base, *scale = p.a.scale;
     float r = rsqrtf(m[SITE_MIX] / (float)(SITE_STREAM * p.a.d) + p.a.rms_eps);
@@ -340,14 +362,17 @@ static __device__ __forceinline__ void site_weights(const struct site &p, int sl
 /* Few rows: everything, with a barrier of the grid in the middle. */
 static __global__ void __launch_bounds__(256) site_whole(struct site p)
 {
-    int slice = blockIdx.x;
+    int slice = blockIdx.x, row = slice - p.n_slice;
+    if (row >= 0) { /* behind the slices: one for the coefficients of each row */
+        grid_barrier(p.a.barrier, gridDim.x);
+        site_coefficients(p, row);
+        return;
+    }
     float fn[3][SITE_STREAM];
     site_weights(p, slice, fn);
     for (int r = 0; r < p.a.n_row; r += SITE_ROWS)
         site_slice(p, slice, r, fn);
     grid_barrier(p.a.barrier, gridDim.x);
-    for (int64_t t = blockIdx.x; t < p.a.n_row; t += gridDim.x)
-        site_coefficients(p, t);
     for (int r = 0; r < p.a.n_row; r += SITE_ROWS)
         site_norm(p, slice, r);
 }
@@ -388,8 +413,8 @@ cudaError_t hx_cu_site(cudaStream_t s, const struct hx_cuda_site *a, int n_sm)
     p.squares = (double *)a->room;
     p.sums = (float *)(p.squares + (size_t)a->n_row * (size_t)p.n_slice);
     /* Four blocks a multiprocessor are there together: the barrier needs them all. */
-    if (a->n_row <= 48 && p.n_slice <= 2 * n_sm) {
-        site_whole<<<(unsigned)p.n_slice, 256, 0, s>>>(p);
+    if (a->n_row <= 48 && p.n_slice + a->n_row <= 3 * n_sm) {
+        site_whole<<<(unsigned)(p.n_slice + a->n_row), 256, 0, s>>>(p);
         return cudaGetLastError();
     }
     dim3 grid((unsigned)p.n_slice, (unsigned)((a->n_row + SITE_ROWS - 1) / SITE_ROWS));

@@ -8,6 +8,7 @@
 #define ROWS    8   /* of a block */
 #define WARPS   8   /* of a block */
 #define CHUNK   128 /* inputs of a warp at a time, four a lane */
+#define AHEAD   5   /* chunks of weights requested together */
 #define MOST    512 /* experts */
 
 struct router {
@@ -18,31 +19,54 @@ struct router {
 };
 
 /* Sums of this warp's chunks for all its experts and rows. */
+static __device__ __forceinline__ void widen(uint2 u, double to[4])
+{
+    to[0] = __uint_as_float(u.x << 16), to[1] = __uint_as_float(u.x & 0xFFFF0000u);
+    to[2] = __uint_as_float(u.y << 16), to[3] = __uint_as_float(u.y & 0xFFFF0000u);
+}
+
 static __device__ __forceinline__ void dots(const struct router &p, int e0, int r0, int n,
                                             double sum[EXPERTS][ROWS])
 {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    for (int c = warp * CHUNK + 4 * lane; c < p.d; c += WARPS * CHUNK) {
-        float w[EXPERTS][4];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, step = WARPS * CHUNK;
+    const uint16_t *z = p.z + (int64_t)r0 * p.d;
+    for (int c0 = warp * CHUNK + 4 * lane; c0 < p.d; c0 += AHEAD * step) {
+        /* Weights come from far: several chunks of them on their way. */
+        uint2 w[AHEAD][EXPERTS];
 #pragma unroll
-        for (int e = 0; e < EXPERTS; e++) {
-            int at = min(e0 + e, p.a.n_expert - 1);
-            uint2 u = __ldg((const uint2 *)(p.gate + (int64_t)at * p.d + c));
-            w[e][0] = __uint_as_float(u.x << 16), w[e][1] = __uint_as_float(u.x & 0xFFFF0000u);
-            w[e][2] = __uint_as_float(u.y << 16), w[e][3] = __uint_as_float(u.y & 0xFFFF0000u);
-        }
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            if (r >= n)
-                break;
-            uint2 u = *(const uint2 *)(p.z + (int64_t)(r0 + r) * p.d + c);
-            float x[4] = {__uint_as_float(u.x << 16), __uint_as_float(u.x & 0xFFFF0000u),
-                          __uint_as_float(u.y << 16), __uint_as_float(u.y & 0xFFFF0000u)};
+        for (int k = 0; k < AHEAD; k++) {
 #pragma unroll
             for (int e = 0; e < EXPERTS; e++) {
+                int at = min(e0 + e, p.a.n_expert - 1);
+                if (c0 + k * step < p.d)
+                    w[k][e] = __ldg((const uint2 *)(p.gate + (int64_t)at * p.d + c0 + k * step));
+            }
+        }
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    sum[e][r] += (double)(w[e][i] * x[i]);
+        for (int k = 0; k < AHEAD; k++) {
+            int c = c0 + k * step;
+            if (c >= p.d)
+                break;
+            uint2 in[ROWS];
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                in[r] = *(const uint2 *)(z + (int64_t)min(r, n - 1) * p.d + c);
+            double a[EXPERTS][4];
+#pragma unroll
+            for (int e = 0; e < EXPERTS; e++)
+                widen(w[k][e], a[e]);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                if (r >= n)
+                    break;
+                double x[4];
+                widen(in[r], x);
+#pragma unroll
+                for (int e = 0; e < EXPERTS; e++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        sum[e][r] = __fma_rn(a[e][i], x[i], sum[e][r]);
+                }
             }
         }
     }

@@ -4,20 +4,19 @@
 static __global__ void embed(const uint16_t *table, const int32_t *token, int n_stream, int64_t d,
                              uint16_t *streams, float *pre)
 {
-    int64_t t = blockIdx.x;
+    int64_t t = blockIdx.x, i = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
     const uint16_t *row = table + token[t] * d;
-    for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
-        for (int s = 0; s < n_stream; s++)
-            streams[(t * n_stream + s) * d + i] = row[i];
-    }
-    if (threadIdx.x < n_stream)
+    for (int s = 0; i < d && s < n_stream; s++)
+        streams[(t * n_stream + s) * d + i] = row[i];
+    if (blockIdx.y == 0 && threadIdx.x < n_stream)
         pre[t * n_stream + threadIdx.x] = threadIdx.x == 0 ? 1.0f : 0.0f;
 }
 
 cudaError_t hx_cu_embed(cudaStream_t s, const uint16_t *table, const int32_t *token, int n_row,
                         int n_stream, int64_t d, uint16_t *streams, float *pre)
 {
-    embed<<<n_row, 256, 0, s>>>(table, token, n_stream, d, streams, pre);
+    embed<<<dim3((unsigned)n_row, (unsigned)((d + 255) / 256)), 256, 0, s>>>(table, token, n_stream,
+                                                                             d, streams, pre);
     return cudaGetLastError();
 }
 
@@ -149,18 +148,34 @@ cudaError_t hx_cu_quantise(cudaStream_t s, int grid, const uint16_t *x, int64_t 
 
 /* ---- several at once ---- */
 
-static __device__ __forceinline__ float2 rotated(float a, float b, float angle)
+static __device__ __forceinline__ float2 turn_by(float angle)
 {
-    float c = (float)cos((double)angle), s = (float)sin((double)angle);
-    return make_float2(a * c - b * s, a * s + b * c);
+    double s, c;
+    sincos((double)angle, &s, &c);
+    return make_float2((float)c, (float)s);
+}
+
+static __device__ __forceinline__ float2 rotated(float a, float b, float2 t)
+{
+    return make_float2(a * t.x - b * t.y, a * t.y + b * t.x);
 }
 
 static __device__ void window_row(const struct hx_cuda_latents &a, int64_t t)
 {
     __shared__ double part[32];
-    extern __shared__ uint16_t v[];
+    extern __shared__ __align__(8) uint16_t v[];
     int d = (int)a.kv_norm.n_in, lane = threadIdx.x % 32;
     uint16_t *x = a.kv + t * d;
+    /* What takes long to come begins here: where the row goes, and its turns by the last warp. */
+    uint8_t *ring = NULL, *ring_scale = NULL;
+    if (a.store && a.row[t] >= 0) {
+        const struct hx_kv_stream *s = &a.batch.kv.of[a.batch.seq[t]]->window[a.layer];
+        ring = (uint8_t *)row_data(s, a.row[t]);
+        ring_scale = (uint8_t *)row_scale(s, a.row[t]);
+    }
+    float2 *turn = (float2 *)(v + d);
+    for (int f = (int)(blockDim.x - 1 - threadIdx.x); f < a.n_freq; f += blockDim.x)
+        turn[f] = turn_by((float)a.batch.pos[t] * a.freq[f]);
     double sum = 0;
     for (int i = threadIdx.x; i < d; i += blockDim.x) {
         double f = bf16_value(x[i]);
@@ -172,18 +187,11 @@ static __device__ void window_row(const struct hx_cuda_latents &a, int64_t t)
     __syncthreads();
     for (int f = threadIdx.x; f < a.n_freq; f += blockDim.x) {
         uint16_t *pair = v + d - 2 * a.n_freq + 2 * f;
-        float2 r =
-            rotated(bf16_value(pair[0]), bf16_value(pair[1]), (float)a.batch.pos[t] * a.freq[f]);
+        float2 r = rotated(bf16_value(pair[0]), bf16_value(pair[1]), turn[f]);
         pair[0] = to_bf16(r.x);
         pair[1] = to_bf16(r.y);
     }
     __syncthreads();
-    uint8_t *ring = NULL, *ring_scale = NULL;
-    if (a.store && a.row[t] >= 0) {
-        const struct hx_kv_stream *s = &a.batch.kv.of[a.batch.seq[t]]->window[a.layer];
-        ring = (uint8_t *)row_data(s, a.row[t]);
-        ring_scale = (uint8_t *)row_scale(s, a.row[t]);
-    }
     for (int b = threadIdx.x / 32; b < d / 32; b += blockDim.x / 32) {
         int i = 32 * b + lane;
         float f = bf16_value(v[i]);
@@ -222,12 +230,13 @@ static __global__ void latents(struct hx_cuda_latents a)
 
 bool hx_cu_latents_takes(const struct hx_cuda_latents *a)
 {
-    return a->kv_norm.n_in % 32 == 0 && a->kv_norm.n_in <= 8192;
+    return a->kv_norm.n_in % 32 == 0 && a->kv_norm.n_in <= 8192 && a->n_freq <= 1024;
 }
 
 cudaError_t hx_cu_latents(cudaStream_t s, const struct hx_cuda_latents *a)
 {
-    latents<<<dim3((unsigned)a->batch.n_row, 2), 256, (size_t)a->kv_norm.n_in * 2, s>>>(*a);
+    size_t room = (size_t)a->kv_norm.n_in * 2 + (size_t)a->n_freq * sizeof(float2);
+    latents<<<dim3((unsigned)a->batch.n_row, 2), 256, room, s>>>(*a);
     return cudaGetLastError();
 }
 
@@ -244,7 +253,8 @@ static __global__ void index_queries(uint16_t *q, int n_head, int d, const int64
     scales += (t * n_head + h) * (d / 32);
     for (int f = lane; f < n_freq; f += 32) {
         uint16_t *pair = x + d - 2 * n_freq + 2 * f;
-        float2 r = rotated(bf16_value(pair[0]), bf16_value(pair[1]), (float)pos[t] * freq[f]);
+        float2 r =
+            rotated(bf16_value(pair[0]), bf16_value(pair[1]), turn_by((float)pos[t] * freq[f]));
         pair[0] = to_bf16(r.x);
         pair[1] = to_bf16(r.y);
     }
