@@ -87,9 +87,9 @@ def test_step_of_one_rank():
     steps = [r for r in rows if r["kind"] == "step"]
     assert [(r["rows"], r["delay"]) for r in steps] == [(n, d) for n in (1, 6) for d in (0, 1, 2)]
     for r in steps:
-        # Two sums a layer and the logits; bf16 rows of 128 and a quarter of the vocabulary in float32.
+        # Two sums a layer in bf16 rows of 128, and each rank's best logit with its token.
         assert r["joins"] == 21 and r["rank"] == "1/4" and r["synthetic"]
-        assert r["join_bytes"] == r["rows"] * (20 * 128 * 2 + 128 * 4)
+        assert r["join_bytes"] == r["rows"] * (20 * 128 * 2 + 8)
         want = r["delay"] * (21 * 2 * 2.9 + 1.5 * r["join_bytes"] / 6.5e3)
         assert abs(r["join_us"] - want) < 0.2, (r, want)
         assert r["us"] >= r["join_us"] and r["weight_bytes"] > 0
