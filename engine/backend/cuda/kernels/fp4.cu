@@ -6,7 +6,7 @@
 
 #define ROWS       8 /* of a job */
 #define MAX_EXPERT 4096
-#define WARPS      16 /* of a multiprocessor: what the registers allow */
+#define WARPS      20 /* of a multiprocessor: what the registers allow */
 
 /* Up to ROWS rows of one expert. */
 struct alignas(16) fp4_job {
@@ -156,7 +156,7 @@ static struct gemv_shape shape_of(int64_t n_in)
 {
     struct gemv_shape s = {};
     int n_stage = (int)((n_in + 255) / 256);
-    s.n_split = n_stage <= 12 ? (n_stage + 2) / 3 : n_stage <= 20 ? 4 : 8;
+    s.n_split = n_stage <= 12 ? (n_stage + 2) / 3 : n_stage <= 20 ? 5 : 10;
     s.stages = n_stage / s.n_split;
     s.stages_rest = n_stage % s.n_split;
     s.together = 2;
