@@ -271,12 +271,43 @@ static void test_open_errors(void **state)
     hx_rank_close(NULL);
 }
 
+/* Best tokens instead of logits: those of the logits, also with more rows than are on the device
+ * at once. */
+static void test_best_tokens(void **state)
+{
+    enum { N = 70 };
+    (void)state;
+    struct hx_rank *r = rank_open(MODEL_DIR, HX_MODE_W8A16, 0);
+    float *logits = malloc((size_t)N * VOCAB * sizeof(*logits));
+    int32_t tokens[N], best[N];
+    assert_non_null(logits);
+    for (int i = 0; i < N; i++)
+        tokens[i] = 5 + (i * 37) % 400;
+    for (int way = 0; way < 2; way++) {
+        struct hx_kv_seq *s = seq_new(r);
+        struct hx_step_seq q = {.kv = s, .tokens = tokens, .n_tok = N, .n_logits = N};
+        if (way == 0)
+            CHECK(hx_rank_step(r, &q, 1, logits, NULL, NULL, ERR));
+        else
+            CHECK(hx_rank_step_best(r, &q, 1, best, ERR));
+        hx_kv_seq_free(s);
+    }
+    for (int i = 0; i < N; i++) {
+        const float *row = logits + (size_t)i * VOCAB;
+        for (int v = 0; v < VOCAB; v++)
+            assert_true(v < best[i] ? row[v] < row[best[i]] : row[v] <= row[best[i]]);
+    }
+    free(logits);
+    hx_rank_close(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layers_alone), cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_bad_steps),    cmocka_unit_test(test_pool_full),
         cmocka_unit_test(test_nan),          cmocka_unit_test(test_open_errors),
+        cmocka_unit_test(test_best_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
