@@ -104,9 +104,25 @@ static int wait_for(struct hx_play *p, const char *a, const char *b, bool note,
     }
 }
 
-/* What differs from box to box becomes signs of the same length. */
+/* A figure behind the word becomes one sign; its line keeps its length. */
+static void mask_figure(char *text, const char *word)
+{
+    for (char *at = text; (at = strstr(at, word));) {
+        at += strlen(word);
+        size_t n = strspn(at, "0123456789."), rest = strcspn(at, "|\n");
+        if (n < 2 || rest < n)
+            continue;
+        *at = '*';
+        memmove(at + 1, at + n, rest - n);
+        memset(at + 1 + rest - n, ' ', n - 1);
+    }
+}
+
+/* What differs from box to box, or with the host's load, becomes signs. */
 static void mask(char *text)
 {
+    mask_figure(text, "reads ");
+    mask_figure(text, "takes ");
     for (char *at = text; (at = strstr(at, "SHA256:"));) {
         at += strlen("SHA256:");
         while (*at && *at != ' ' && *at != '\n')
