@@ -131,6 +131,14 @@ int hx_kit_login(struct hx_scene *s, struct hx_error *err)
     return hx_ssh_wait(&s->ssh, s->deadline, err);
 }
 
+int hx_kit_boot(struct hx_scene *s, struct hx_error *err)
+{
+    int r = hx_kit_start(s, err);
+    if (!r)
+        r = hx_kit_login(s, err);
+    return r ? r : hx_kit_settled(s, err);
+}
+
 void hx_kit_cut(struct hx_scene *s)
 {
     hx_vm_kill(&s->vm);

@@ -55,6 +55,8 @@ int hx_kit_ask(struct hx_scene *s, const char *command, char *out, size_t size,
                struct hx_error *err) HX_MUST;
 /* Waits until the start has come to its end, the demo model left aside; no unit may have failed. */
 int hx_kit_settled(struct hx_scene *s, struct hx_error *err) HX_MUST;
+/* Start, login, and that. */
+int hx_kit_boot(struct hx_scene *s, struct hx_error *err) HX_MUST;
 
 /* One command of debugfs on partition `number` of a drive image, with write access. */
 int hx_kit_debugfs(struct hx_scene *s, const char *disk, unsigned number, const char *command,

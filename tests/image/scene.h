@@ -11,6 +11,10 @@
 #define HX_SCENE_SKIP (-ENODEV)
 
 #define HX_SCENE_SERIAL "HXTARGET0001" /* of the drive that is installed to */
+/* Answers of an installation to it with nobody at the keyboard. */
+#define HX_SCENE_UNATTENDED                                                                        \
+    "mode = install\ntarget_serial = " HX_SCENE_SERIAL "\nconfirm_erase_serial = " HX_SCENE_SERIAL \
+    "\n"
 /* Sparse. Room for a download: hx-fetch leaves 10 GiB free. */
 #define HX_SCENE_TARGET_BYTES ((uint64_t)64 << 30)
 

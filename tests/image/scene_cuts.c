@@ -229,11 +229,7 @@ static int start_cut(struct hx_scene *s, int i, struct hx_error *err)
     if (!r)
         r = hx_kit_machine(s, "upd-again", path, err);
     if (!r)
-        r = hx_kit_start(s, err);
-    if (!r)
-        r = hx_kit_login(s, err);
-    if (!r)
-        r = hx_kit_settled(s, err);
+        r = hx_kit_boot(s, err);
     snprintf(words, sizeof(words), "running  %s", base);
     if (!r)
         r = hx_kit_expect(s, "sudo hx-update status", 0, words, err);
@@ -308,13 +304,10 @@ int hx_scene_cuts_started(struct hx_scene *s, struct hx_error *err)
 
 /* ---- install --------------------------------------------------------------------------------- */
 
-static const char unattended[] = "mode = install\ntarget_serial = " HX_SCENE_SERIAL
-                                 "\nconfirm_erase_serial = " HX_SCENE_SERIAL "\n";
-
 static int describe_install(struct hx_scene *s, const char *name, const char *target,
                             struct hx_error *err)
 {
-    int r = hx_scene_answers(s, unattended, err);
+    int r = hx_scene_answers(s, HX_SCENE_UNATTENDED, err);
     if (!r)
         r = hx_scene_setup(s, name, err);
     if (r)
@@ -439,11 +432,7 @@ int hx_scene_cuts_first(struct hx_scene *s, struct hx_error *err)
         hx_kit_cut(s);
     }
     if (!r)
-        r = hx_kit_start(s, err);
-    if (!r)
-        r = hx_kit_login(s, err);
-    if (!r)
-        r = hx_kit_settled(s, err);
+        r = hx_kit_boot(s, err);
     static const char *const checks[] = {"test \"$(hostname)\" = hx-test",
                                          "test -s /run/hx170/box.conf",
                                          "test \"$(findmnt -no FSTYPE /var)\" = ext4",

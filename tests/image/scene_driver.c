@@ -68,10 +68,7 @@ static int cold_start(struct hx_scene *s, struct hx_error *err)
     if (r)
         return r;
     hx_child_sleep(OFF_MS, s->deadline);
-    r = hx_kit_start(s, err);
-    if (!r)
-        r = hx_kit_login(s, err);
-    return r ? r : hx_kit_settled(s, err);
+    return hx_kit_boot(s, err);
 }
 
 int hx_scene_driver(struct hx_scene *s, struct hx_error *err)
@@ -93,11 +90,7 @@ int hx_scene_driver(struct hx_scene *s, struct hx_error *err)
     };
     for (size_t i = 0; i < 2; i++)
         s->setup.credentials[s->setup.n_credentials++] = card[i];
-    r = hx_kit_start(s, err);
-    if (!r)
-        r = hx_kit_login(s, err);
-    if (!r)
-        r = hx_kit_settled(s, err);
+    r = hx_kit_boot(s, err);
     int64_t start = hx_child_clock();
     /* Refused first: the bundle's licence is not accepted. Then it is. */
     if (!r)

@@ -91,10 +91,7 @@ int hx_scene_install(struct hx_scene *s, struct hx_error *err)
     unlink(s->installed);
     int r = hx_rawdisk_blank(target, HX_SCENE_TARGET_BYTES, err);
     if (!r)
-        r = hx_scene_answers(s,
-                             "mode = install\ntarget_serial = " HX_SCENE_SERIAL
-                             "\nconfirm_erase_serial = " HX_SCENE_SERIAL "\n",
-                             err);
+        r = hx_scene_answers(s, HX_SCENE_UNATTENDED, err);
     if (!r)
         r = hx_scene_setup(s, "install", err);
     if (r)
@@ -159,10 +156,7 @@ int hx_scene_damaged(struct hx_scene *s, struct hx_error *err)
     if (!r)
         r = hx_rawdisk_hash(target, before, err);
     if (!r)
-        r = hx_scene_answers(s,
-                             "mode = install\ntarget_serial = " HX_SCENE_SERIAL
-                             "\nconfirm_erase_serial = " HX_SCENE_SERIAL "\n",
-                             err);
+        r = hx_scene_answers(s, HX_SCENE_UNATTENDED, err);
     if (!r)
         r = hx_scene_setup(s, "damaged", err);
     if (r)

@@ -197,11 +197,7 @@ int hx_scene_clock(struct hx_scene *s, struct hx_error *err)
         r = describe(s, "clock", disk, sizeof(disk), err);
         s->setup.clock = rows[i].clock;
         if (!r)
-            r = hx_kit_start(s, err);
-        if (!r)
-            r = hx_kit_login(s, err);
-        if (!r)
-            r = hx_kit_settled(s, err);
+            r = hx_kit_boot(s, err);
         if (!r)
             r = hx_kit_expect(s, rows[i].check, 0, NULL, err);
         if (!r)
