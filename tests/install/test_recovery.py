@@ -38,3 +38,19 @@ def test_rollback_that_is_refused_comes_back_to_the_list(tmp_path):
     done = subprocess.run(["sh", SCRIPT], input="2\n3\nerase\n1\n", capture_output=True, text=True, timeout=30,
                           env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert done.stdout.count("could not start completely") == 3 and done.stderr.count("no other version") == 2
+
+
+def test_says_what_failed_and_why(tmp_path):
+    bodies = {
+        "systemctl": 'case $* in *--failed*) echo "hx-repart.service loaded failed failed File systems of this box";; esac\n',
+        "journalctl": 'case $* in *_SYSTEMD_UNIT=hx-repart.service) echo "hx-install: /dev/hx170/state: neither empty nor ext4";; '
+                      "*) exit 1;; esac\n",
+    }
+    for name in ("systemctl", "hx-update", "journalctl", "mountpoint", "mount", "sleep"):
+        stub = tmp_path / name
+        stub.write_text("#!/bin/sh\n" + bodies.get(name, ""))
+        stub.chmod(0o755)
+    done = subprocess.run(["sh", SCRIPT], input="1\n", capture_output=True, text=True, timeout=30,
+                          env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert "  File systems of this box (hx-repart.service)\n" in done.stdout
+    assert "    hx-install: /dev/hx170/state: neither empty nor ext4\n" in done.stdout
