@@ -121,12 +121,16 @@ static const struct drive *find(const struct drives *all, const char *value)
     return NULL;
 }
 
-static int n_usable(const struct drives *all)
+/* One drive that holds the models, and no other: nothing to ask. If the drive that should hold them
+ * is gone, there is. */
+static bool is_choice(const struct drives *all)
 {
-    int n = 0;
-    for (int i = 0; i < all->n; i++)
+    int n = 0, now = 0;
+    for (int i = 0; i < all->n; i++) {
         n += all->drive[i].usable;
-    return n;
+        now += all->drive[i].current;
+    }
+    return n > 1 || (n == 1 && !now);
 }
 
 /* The drive of an order, and whether the order can be carried out. */
@@ -319,7 +323,7 @@ enum hx_ui_reply hx_setup_ask_drive(struct hx_setup *s, bool *asked)
     }
     if (s->scripted) {
         reply = take_answer(s, all);
-    } else if (list(s, false, all, &why) == 0 && n_usable(all) > 1) {
+    } else if (list(s, false, all, &why) == 0 && is_choice(all)) {
         *asked = true;
         if (!*s->root_dir)
             hx_ui_progress(s->ui, "Reading from the drives", -1);

@@ -247,6 +247,21 @@ def test_drive_that_is_kept(machine):
     assert "model = huge\n" in machine.box and "the machine starts again" in t.seen
 
 
+def test_drive_that_is_gone(machine):
+    """The models had a drive of their own, which was pulled: the system's disk is offered."""
+    own = {"name": "nvme0n1", "serial": "S5GX1234", "own": True, "current": False, "usable": True, "bytes": 1000204886016, "room": 960e9}
+    rows = json.dumps([own])
+    machine.add_commands([{"argv": ["hx-install", "drives", "--json"], "rc": 0, "stdout": rows},
+                          {"argv": ["hx-install", "drives", "--json", "--seconds", "3"], "rc": 0, "stdout": rows},
+                          {"argv": ["hx-install", "models", "--own"], "rc": 0, "stdout": ""},
+                          {"argv": ["systemctl", "--no-block", "reboot"], "rc": 0, "stdout": ""}])
+    t = machine.start("--plain")
+    go_through(t, BEFORE_MODEL, refuse=False)
+    go_through(t, [("", [("Drive for the models: ", [], "1"), ("Model [1]: ", [], "3")])] + DRIVE_STEPS[1:], refuse=False)
+    assert t.wait() == 0
+    assert "models_disk = \n" in machine.box and "the machine starts again" in t.seen
+
+
 def test_drive_that_cannot_be_written(machine):
     """Nothing is in force then, and the setup says why."""
     machine.add_drives()
