@@ -15,7 +15,7 @@ bench-engram-policy: $(ENGRAM_POLICY) $(BUILD)/data/tokenizer.json $(BUILD)/data
 bench-engram-fio: $(O)/bin/hx-bench
 	$(Q)tests/bench/engram_fio.sh $(FIO_ARGS) $(O)/bin/hx-bench
 
-# Stalls of 2,000 decode steps, twice, and of prompt chunks: 13 minutes. STEPS_ARGS as tests/bench/engram_steps.sh explains.
+# Stalls of 2,000 decode steps, twice, and of prompt chunks: 19 minutes. STEPS_ARGS as tests/bench/engram_steps.sh explains.
 bench-engram-steps: $(O)/bin/hx-bench
 	$(Q)tests/bench/engram_steps.sh $(STEPS_ARGS) $(O)/bin/hx-bench
 .PHONY: bench-engram-policy bench-engram-fio bench-engram-steps

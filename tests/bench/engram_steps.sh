@@ -1,7 +1,7 @@
 #!/bin/sh
 # Stalls of simulated steps beside what the drive's own figures allow, which are measured just before each load:
 #   model    decode, 8 sequences of 6 tokens, the released model's layer time (2,000 steps: two minutes)
-#   wide     decode, layers of 15 ms, that leave a virtual disk time for the rows (eight minutes)
+#   wide     decode, layers of 25 ms, that leave a virtual disk time for the rows (fourteen minutes)
 #   prefill  chunks of 2,048 tokens of 848 ms each, a minute of them (limit: the next chunk's rows while one computes)
 # Where the figures say that nothing has to wait, the median step may not, and of the chunks none. Exit 1 if one does.
 # usage: engram_steps.sh [-f FILE] [-s SIZE] [-l "LOAD ..."] [-n STEPS] [-p PARTS] [-o RESULTS] HX_BENCH
@@ -41,7 +41,7 @@ decode() {
 for load in $loads; do
     case $load in
         model) decode 1370 43 ;;
-        wide) decode 15000 16 ;;
+        wide) decode 25000 16 ;;
         prefill)
             # The drive's figures of the same minute: the queue as full as the streamer keeps it.
             "$bench" engram --file "$file" --kinds rows --depths 512 --seconds 2 --json | grep '"rows"' >>"$out"
@@ -69,9 +69,9 @@ for line in open(sys.argv[1]):
         allowed = s["expected_a_ms"] == 0 and s["expected_b_ms"] == 0
         waits = s["stall_a_p50_ms"] > 0 or s["stall_b_p50_ms"] > 0
         bad += allowed and waits
-        ms = s["alone_us"] / 1e3 + n / s["rows_per_s"] * 1e3
+        ms = (s["alone_us"] + s["tail_us"]) / 1e3 + n / s["rows_per_s"] * 1e3
         print(f'{s["steps"]} steps, layers of {s["layer_us"] / 1e3:.2f} ms: {n} rows take {s["alone_us"] / 1e3:.3f} + {n} / '
-              f'{s["rows_per_s"]:.0f} per s = {ms:.2f} ms; expected stalls {s["expected_a_ms"]:.2f} and {s["expected_b_ms"]:.2f} ms, '
+              f'{s["rows_per_s"]:.0f} per s + {s["tail_us"] / 1e3:.3f} = {ms:.2f} ms; expected stalls {s["expected_a_ms"]:.2f} and {s["expected_b_ms"]:.2f} ms, '
               f'measured {s["stall_a_p50_ms"]:.3f} and {s["stall_b_p50_ms"]:.3f} (p99 {s["stall_a_p99_ms"]:.3f} and '
               f'{s["stall_b_p99_ms"]:.3f}); {s["steps_without_stall"]} steps did not wait')
         all_steps = total.setdefault(s["layer_us"], [0, 0])
