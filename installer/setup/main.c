@@ -318,24 +318,33 @@ static int ask_locked(struct hx_setup *s, const struct options *o, bool install,
     return ask_all(s, o, install, NULL, NULL);
 }
 
-/* Answers that the system itself found: used once, since they would bring an old owner's key back
- * after a reset; not usable: said, and somebody is asked. */
+/* Whichever answers were used: those on the boot partition would bring an old owner's key back
+ * after a reset. */
+static void drop_esp_answers(const struct hx_setup *s)
+{
+    char esp[HX_ROOT_PATH];
+    if (hx_root_exists(s->root, ESP_ANSWERS) && hx_root_outside(s->root, ESP_ANSWERS, esp) == 0 &&
+        unlink(esp) < 0)
+        fprintf(stderr, "hx-setup: %s: cannot be removed: %s\n", esp, strerror(errno));
+}
+
+/* Answers that the system itself found; not usable: said, and somebody is asked. */
 static int ask_automatic(struct hx_setup *s, const struct options *o, bool install)
 {
-    char file[HX_ROOT_PATH], esp[HX_ROOT_PATH];
+    char file[HX_ROOT_PATH];
     find_answers(s, file);
-    if (!*file)
-        return isatty(STDIN_FILENO) ? ask_locked(s, o, install, "") : EX_OK;
+    if (!*file && !isatty(STDIN_FILENO))
+        return EX_OK;
     int code = ask_locked(s, o, install, file);
-    if (code == EX_OK && !install && hx_root_outside(s->root, ESP_ANSWERS, esp) == 0 &&
-        strcmp(esp, file) == 0 && unlink(esp) < 0)
-        fprintf(stderr, "hx-setup: %s: cannot be removed: %s\n", esp, strerror(errno));
-    if (code == EX_OK || !isatty(STDIN_FILENO))
-        return code;
-    printf("\nThe answers file could not be used (see above). Nothing of it is in force.\n\n");
-    hx_box_done(&s->box);
-    s->scripted = false;
-    return ask_locked(s, o, install, "");
+    if (code != EX_OK && *file && isatty(STDIN_FILENO)) {
+        printf("\nThe answers file could not be used (see above). Nothing of it is in force.\n\n");
+        hx_box_done(&s->box);
+        s->scripted = false;
+        code = ask_locked(s, o, install, "");
+    }
+    if (code == EX_OK && !install)
+        drop_esp_answers(s);
+    return code;
 }
 
 enum { KERNEL_QUIET = 6, KERNEL_LOUD = 7 }; /* syslog(2) */

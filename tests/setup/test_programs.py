@@ -32,12 +32,12 @@ def test_unattended(machine):
     assert "Step 9 of 10: Review" in machine.get("var/lib/hx170/setup.log")
 
 
-@pytest.mark.parametrize("where", ["esp", "credential"])
+@pytest.mark.parametrize("where", ["esp", "credential", "both"])
 def test_answers_that_are_found(machine, tmp_path, where):
     env = {}
-    if where == "esp":
-        machine.put("efi/hx170-answers.conf", ANSWERS)
-    else:
+    if where != "credential":
+        machine.put("efi/hx170-answers.conf", ANSWERS if where == "esp" else ANSWERS.replace("box-7", "box-8"))
+    if where != "esp":
         (tmp_path / "creds").mkdir()
         (tmp_path / "creds" / "hx170.answers").write_text(ANSWERS)
         env["CREDENTIALS_DIRECTORY"] = str(tmp_path / "creds")
