@@ -1,13 +1,57 @@
 /* Files: whole reads with a limit, positioned reads and writes, atomic replacement. */
 #include "base/file.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+static int open_part(int at, const char *part, int flags)
+{
+    int fd = openat(at, part, flags | O_NOFOLLOW | O_CLOEXEC);
+    int e = errno;
+    struct stat st;
+    /* Of a link where a folder has to be the kernel says that it is none. */
+    if (fd < 0 && e == ENOTDIR && fstatat(at, part, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+        S_ISLNK(st.st_mode))
+        e = ELOOP;
+    errno = e;
+    return fd;
+}
+
+int hx_file_open_beneath(int dir, const char *path, int flags)
+{
+    int at = dir;
+    if (*path == '/') {
+        errno = EINVAL;
+        return -1;
+    }
+    for (;;) {
+        char part[NAME_MAX + 1];
+        size_t len = strcspn(path, "/");
+        bool last = !path[len];
+        int fd = -1, e = EINVAL;
+        if (len < sizeof(part) && !(len == 2 && path[0] == '.' && path[1] == '.')) {
+            memcpy(part, path, len);
+            part[len] = '\0';
+            fd = open_part(at, len ? part : ".", last ? flags : O_PATH | O_DIRECTORY);
+            e = errno;
+        }
+        if (at != dir)
+            close(at);
+        if (fd < 0 || last) {
+            errno = e;
+            return fd;
+        }
+        at = fd;
+        path += len + 1;
+    }
+}
 
 int hx_file_pread(int fd, const char *path, void *buf, size_t len, uint64_t offset,
                   struct hx_error *err)

@@ -357,10 +357,13 @@ int hx_slot_check(const struct hx_store *s, enum hx_slot slot, struct hx_slot_fa
         return 0;
     }
     f.present = true;
-    r = read_beneath(dir, INDEX_NAME, INDEX_MAX, &text, &len, err);
+    struct hx_error why = {0};
+    r = read_beneath(dir, INDEX_NAME, INDEX_MAX, &text, &len, &why);
     if (r == 0)
-        r = hx_json_parse(text, len, &limits, &doc, err);
+        r = hx_json_parse(text, len, &limits, &doc, &why);
     free(text);
+    if (r == -ENOMEM)
+        r = hx_fail(err, r, "%s: out of memory", INDEX_NAME);
     if (r == 0) {
         struct hx_jv v = hx_json_root(doc);
         if (!copy_text(hx_jv_get(v, "name"), f.name, sizeof(f.name)) ||
@@ -374,7 +377,7 @@ int hx_slot_check(const struct hx_store *s, enum hx_slot slot, struct hx_slot_fa
         else
             r = check_listed(dir, hx_jv_get(v, "files"), &f, err);
     } else if (r != -ENOMEM) {
-        damaged(&f, INDEX_NAME, "is absent or damaged");
+        damaged(&f, INDEX_NAME, why.text);
         r = 0;
     }
     hx_json_free(doc);

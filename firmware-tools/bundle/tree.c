@@ -3,28 +3,18 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/sha256.h"
 
 #define PATH_MAX_BYTES 1024
 #define MAX_DEPTH      40
 #define COPY_BYTES     (128u << 10)
-
-static int open_beneath(int dir, const char *path, int flags)
-{
-    struct open_how how = {
-        .flags = (uint64_t)flags | O_CLOEXEC,
-        .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
-    };
-    return (int)syscall(SYS_openat2, dir, path, &how, sizeof(how));
-}
 
 /* The folder that holds the last component; *name is that component. */
 static int open_parent(int dir, const char *path, bool make, int *parent, const char **name,
@@ -124,7 +114,7 @@ int hx_tree_finish(int fd, const char *path, struct hx_error *err)
 int hx_tree_open(int dir, const char *path, int *fd, struct hx_error *err)
 {
     struct stat st;
-    int got = open_beneath(dir, path, O_RDONLY | O_NONBLOCK);
+    int got = hx_file_open_beneath(dir, path, O_RDONLY | O_NONBLOCK);
     if (got < 0)
         return hx_fail_errno(err, errno, "%s: cannot open", path);
     if (fstat(got, &st) < 0 || !S_ISREG(st.st_mode)) {

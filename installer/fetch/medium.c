@@ -2,16 +2,16 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <linux/openat2.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
+
+#include "base/file.h"
 
 #define MAX_TYPES 64
 
@@ -110,11 +110,8 @@ void hx_medium_close(struct hx_medium *m)
 static int try_name(const struct hx_medium *m, const char *name, uint64_t size, int *fd, char *seen,
                     size_t n_seen)
 {
-    struct open_how how = {.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY,
-                           .resolve =
-                               RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS};
     struct stat st;
-    int f = (int)syscall(SYS_openat2, m->fd, name, &how, sizeof(how));
+    int f = hx_file_open_beneath(m->fd, name, O_RDONLY | O_NONBLOCK | O_NOCTTY);
     if (f < 0) {
         if (errno == ELOOP)
             snprintf(seen, n_seen, "%s is reached by a symbolic link, which is not followed", name);

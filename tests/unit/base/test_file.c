@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -149,12 +150,52 @@ static void test_log(void **state)
     assert_int_equal(line[strlen(line) - 1], '\n');
 }
 
+static void test_beneath(void **state)
+{
+    (void)state;
+    char *sub = hx_path_join(dir, "sub"), *file = hx_path_join(sub, "f"),
+         *link = hx_path_join(dir, "link"), *down = hx_path_join(dir, "down");
+    struct hx_error err;
+    assert_int_equal(mkdir(sub, 0700), 0);
+    assert_int_equal(hx_file_replace(file, "x", 1, &err), 0);
+    assert_int_equal(symlink("sub/f", link), 0);
+    assert_int_equal(symlink("sub", down), 0);
+    int at = open(dir, O_RDONLY | O_DIRECTORY);
+    static const char *const good[] = {"sub/f", "./sub//f"};
+    for (size_t i = 0; i < 2; i++) {
+        char c = 0;
+        int fd = hx_file_open_beneath(at, good[i], O_RDONLY);
+        assert_int_equal(read(fd, &c, 1), 1);
+        assert_int_equal(c, 'x');
+        close(fd);
+    }
+    static const struct {
+        const char *path;
+        int number;
+    } bad[] = {{"link", ELOOP},  {"down/f", ELOOP},    {"sub/none", ENOENT}, {"no/f", ENOENT},
+               {"../x", EINVAL}, {"sub/../f", EINVAL}, {"/etc", EINVAL},     {"sub/f/g", ENOTDIR}};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        errno = 0;
+        assert_int_equal(hx_file_open_beneath(at, bad[i].path, O_RDONLY), -1);
+        assert_int_equal(errno, bad[i].number);
+    }
+    close(at);
+    unlink(down);
+    unlink(link);
+    unlink(file);
+    rmdir(sub);
+    free(down);
+    free(link);
+    free(file);
+    free(sub);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_replace_read), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_positions),    cmocka_unit_test(test_join),
-        cmocka_unit_test(test_log),
+        cmocka_unit_test(test_log),          cmocka_unit_test(test_beneath),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
