@@ -7,7 +7,7 @@
 #include "image/kit.h"
 #include "image/rawdisk.h"
 
-#define RUNNING     "sudo hx-update status"
+#define RUNNING     "sudo hx-update status 2>/dev/null" /* a slow check shows how far it is */
 #define BUNDLE_DISK "/dev/vda"
 #define BLESS_MS    600000
 
