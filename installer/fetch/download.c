@@ -263,15 +263,21 @@ static void ask_again(struct file *f, size_t piece)
         f->first_to_do = piece;
 }
 
+/* How often a hash may be wrong. A file without hashes of its pieces does not say which server it
+ * was, so that the same one may be asked again: with several there are more tries. */
+static unsigned most_wrong(const struct hx_download *d)
+{
+    return d->n_endpoints > 1 ? 3 * (unsigned)d->n_endpoints : 2;
+}
+
 static void on_bad_piece(struct hx_download *d, const struct hx_store_event *ev)
 {
     struct file *f = &d->files[ev->file];
     struct piece *p = &f->pieces[ev->chunk];
-    unsigned most = d->n_endpoints > 2 ? d->n_endpoints : 2;
     d->wasted += f->plan->chunks[ev->chunk].src_bytes;
     hx_transfer_host_wrong(d->t, p->host, ev->message);
     ask_again(f, ev->chunk);
-    if (++p->bad >= most)
+    if (++p->bad >= most_wrong(d))
         stop_file(d, ev->file, -EBADMSG, ev->message);
 }
 
@@ -293,7 +299,7 @@ static void on_bad_file(struct hx_download *d, const struct hx_store_event *ev)
     }
     if (d->progress)
         hx_progress_note(d->progress, true, ev->message);
-    if (++f->n_bad >= 2)
+    if (++f->n_bad >= most_wrong(d))
         stop_file(d, ev->file, -EBADMSG, ev->message);
 }
 
