@@ -26,7 +26,7 @@ struct file {
     const struct hx_plan_file *plan;
     struct piece *pieces;
     size_t first_to_do; /* no piece before it is to do */
-    unsigned asked, n_bad;
+    unsigned asked;
     uint64_t verified;
     bool ready, stopped;
 };
@@ -263,28 +263,26 @@ static void ask_again(struct file *f, size_t piece)
         f->first_to_do = piece;
 }
 
-/* How often a hash may be wrong. A file without hashes of its pieces does not say which server it
- * was, so that the same one may be asked again: with several there are more tries. */
-static unsigned most_wrong(const struct hx_download *d)
-{
-    return d->n_endpoints > 1 ? 3 * (unsigned)d->n_endpoints : 2;
-}
-
 static void on_bad_piece(struct hx_download *d, const struct hx_store_event *ev)
 {
     struct file *f = &d->files[ev->file];
     struct piece *p = &f->pieces[ev->chunk];
+    unsigned most = d->n_endpoints > 2 ? d->n_endpoints : 2;
     d->wasted += f->plan->chunks[ev->chunk].src_bytes;
     hx_transfer_host_wrong(d->t, p->host, ev->message);
     ask_again(f, ev->chunk);
-    if (++p->bad >= most_wrong(d))
+    if (++p->bad >= most)
         stop_file(d, ev->file, -EBADMSG, ev->message);
 }
 
-/* The store has marked what has to come again. */
+/* The store has marked what has to come again. If it came from several hosts, any of them may have
+ * been the one: all of it then avoids the same host, so that with two servers the next verdict is
+ * about one alone. */
 static void on_bad_file(struct hx_download *d, const struct hx_store_event *ev)
 {
     struct file *f = &d->files[ev->file];
+    int16_t suspect = NO_HOST;
+    bool sure = true;
     f->verified = 0;
     f->first_to_do = 0;
     for (size_t i = 0; i < f->plan->n_chunks; i++) {
@@ -293,14 +291,18 @@ static void on_bad_file(struct hx_download *d, const struct hx_store_event *ev)
         if (there) {
             f->verified += f->plan->chunks[i].out_bytes;
         } else if (p->state >= PIECE_WRITING) {
+            if (suspect == NO_HOST)
+                suspect = p->host;
+            sure &= p->host == suspect;
             p->state = PIECE_TO_DO;
+            p->host = suspect;
             p->bad++;
         }
     }
     if (d->progress)
         hx_progress_note(d->progress, true, ev->message);
-    if (++f->n_bad >= most_wrong(d))
-        stop_file(d, ev->file, -EBADMSG, ev->message);
+    if (sure && d->n_endpoints > 1) /* the only server there is stays */
+        hx_transfer_host_wrong(d->t, suspect, ev->message);
 }
 
 static void on_target(struct hx_download *d, bool away, const char *why)

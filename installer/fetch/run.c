@@ -161,6 +161,9 @@ static int open_store(struct run *run, struct hx_error *err)
                                  .n_writers = (unsigned)conf->writers,
                                  .buffer_bytes = (size_t)conf->buffer,
                                  .sync_bytes = (uint64_t)conf->sync_bytes,
+                                 /* A mixture, then each server alone. */
+                                 .most_wrong =
+                                     run->endpoints.n ? (unsigned)run->endpoints.n + 1 : 0,
                                  .sync_ms = (unsigned)(conf->sync_time / 1000)};
     return hx_store_open(&o, run->plan, on_rehash, run, &run->store, err);
 }

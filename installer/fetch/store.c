@@ -550,6 +550,8 @@ static void set_defaults(struct hx_store_options *o)
         o->sync_ms = 500;
     if (o->retry_ms == 0)
         o->retry_ms = 1000;
+    if (o->most_wrong == 0)
+        o->most_wrong = 2;
 }
 
 int hx_store_open(const struct hx_store_options *opt, const struct hx_plan *plan,

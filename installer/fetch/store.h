@@ -27,6 +27,7 @@ struct hx_store_options {
     size_t buffer_bytes; /* memory for data between socket and disk, 0 = 64 MiB */
     uint64_t sync_bytes; /* data per sync batch, 0 = 256 MiB; twice as much is never unsynced
                             but for chunks that are open */
+    unsigned most_wrong; /* times that a whole file may be wrong until it is stopped, 0 = 2 */
     unsigned sync_ms;    /* longest time that a finished chunk waits for its sync, 0 = 500 */
 };
 

@@ -188,7 +188,7 @@ static int scan_rest(struct hx_store *s, struct hx_store_file *f, uint8_t *buf,
 
 /* ---- the end of a file ---- */
 
-/* The data of a file that was wrong twice stays for whoever wants to look, if there is room for
+/* The data of a file that stays wrong is kept for whoever wants to look, if there is room for
  * another try beside it. */
 static void set_aside(struct hx_store *s, struct hx_store_file *f)
 {
@@ -226,7 +226,7 @@ static int file_bad(struct hx_store *s, struct hx_store_file *f, const bool *dro
     free(e);
     if (r < 0)
         return r;
-    bool twice = f->n_bad_hash++ > 0;
+    bool last = ++f->n_bad_hash >= s->opt.most_wrong;
     pthread_mutex_lock(&s->m);
     for (size_t i = 0; i < f->plan->n_chunks; i++) {
         if (!drop[i])
@@ -239,7 +239,7 @@ static int file_bad(struct hx_store *s, struct hx_store_file *f, const bool *dro
     f->checking = false;
     if (f->front_hash)
         hx_file_front_reset(f, 0);
-    if (twice) {
+    if (last) {
         set_aside(s, f);
         hx_store_stop_file(s, f, -EBADMSG, message);
     } else {
