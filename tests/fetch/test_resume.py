@@ -282,7 +282,10 @@ def killed_at_random(make_hub, make_fetch, repositories, rng, n):
     fetch = make_fetch(hub, lock=locks.lock_of(*repositories, chunk=chunk), rate=40_000_000, sync_bytes=batch,
                        sync_time="50ms", buffer=buffer)
     total = wanted(fetch)
-    longest = 0.6 if total < 20_000_000 else 3
+    start = time.monotonic()
+    finish(fetch)
+    longest = time.monotonic() - start  # of this host, so that most kills meet a download that runs
+    start_anew(fetch)
     met, rounds, done = 0, 0, 0
     while met < n:
         rounds += 1
@@ -302,10 +305,14 @@ def killed_at_random(make_hub, make_fetch, repositories, rng, n):
         assert sent - (done - before) <= 8 * chunk + buffer + 3 * batch, "more is lost than the open chunks"
         if fetch.is_complete():
             finish(fetch)
-            shutil.rmtree(fetch.models)
-            fetch.models.mkdir()
+            start_anew(fetch)
             done = 0
     finish(fetch)
+
+
+def start_anew(fetch):
+    shutil.rmtree(fetch.models)
+    fetch.models.mkdir()
 
 
 def finish(fetch):
