@@ -441,7 +441,7 @@ def test_mirrors_share_the_work(make_hub, make_fetch):
     """Two servers that give as much each do about half of it each, pieces of the same files among them."""
     one, other = make_hub(), make_hub()
     for h in (one, other):
-        h.fault("cdn", ".safetensors", rate=1_000_000)
+        h.fault("cdn", ".safetensors", rate=250_000)
     fetch = make_fetch(one, other)
     fetch.run(timeout=90)
     fetch.check()
