@@ -214,16 +214,17 @@ static int meet_refusals(struct hx_scene *s, struct hx_mirror *m, struct hx_erro
 static int fill_disk(struct hx_scene *s, struct hx_mirror *m, struct hx_error *err)
 {
     static const struct hx_check fill[] = {
+        /* fallocate keeps what it got before it failed; zeros take the rest. */
         {"filler",
          "hx root sh -c 'fallocate -l $(df --output=avail -B1 /srv/models | tail -1) "
-         "/srv/models/filler || fallocate -l $(($(df --output=avail -B1 /srv/models | tail -1) - "
-         "8000000)) /srv/models/filler'",
-         NULL},
+         "/srv/models/filler; cat /dev/zero >/srv/models/filler2; df --output=avail -B1 "
+         "/srv/models | tail -1' 2>/dev/null",
+         "0\n"},
     };
     static const struct hx_check meanwhile[] = {
         {"failed units", "systemctl --failed --no-legend --plain", ""},
         {"nothing stamped", "! test -e /srv/models/current", NULL},
-        {"room again", "hx root rm /srv/models/filler", NULL},
+        {"room again", "hx root rm /srv/models/filler /srv/models/filler2", NULL},
     };
     int r = hx_mirror_fault(m, SLOW, err);
     if (!r)
