@@ -248,10 +248,23 @@ static int where(const struct reading *r, struct hx_error *err, const char *what
     return hx_fail(err, -EINVAL, "%s:%d: %s", r->label, r->line, what);
 }
 
+static int keep_later(struct reading *r, const char *key, const char *value, struct hx_error *err)
+{
+    char *later = r->box.later;
+    size_t used = strlen(later), left = sizeof(r->box.later) - used;
+    int n = snprintf(later + used, left, "%s = %s\n", key, value);
+    if (n >= 0 && (size_t)n < left)
+        return 0;
+    return hx_fail(err, -EINVAL, "%s:%d: too many keys that this system does not know", r->label,
+                   r->line);
+}
+
 static int take_pair(struct reading *r, const char *key, const char *value, struct hx_error *err)
 {
     const struct row *row = find(key);
     bool is_key = strcmp(key, KEY) == 0;
+    if (!row && !is_key && r->form == HX_BOX_STATE && r->first_at[0])
+        return keep_later(r, key, value, err);
     if (!row && !is_key)
         return hx_fail(err, -EINVAL, "%s:%d: unknown key '%.60s'", r->label, r->line, key);
     if (row && row->where == ONLY_STATE && r->form == HX_BOX_ANSWERS)
@@ -440,6 +453,8 @@ int hx_box_write(const struct hx_box *box, enum hx_box_form form, struct hx_buf 
                 hx_buf_printf(out, "%s = %s\n", KEY, box->admin_key[k]);
         }
     }
+    if (form == HX_BOX_STATE)
+        hx_buf_printf(out, "%s", box->later);
     return out->failed ? -ENOMEM : 0;
 }
 

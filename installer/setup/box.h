@@ -63,13 +63,16 @@ struct hx_box {
     char expert_cmdline[512];    /* further words for the kernel */
     /* Wizard: not in an answers file. */
     char done[256]; /* ids of answered steps, separated by spaces */
+    /* Lines of a later system whose keys are not known here, kept as they are: after the way back
+     * to an older version the box goes on, and forward again nothing is lost. */
+    char later[2048];
 
     uint64_t given; /* bit per key of the table that the file named */
 };
 
 enum hx_box_form {
     HX_BOX_ANSWERS, /* no wizard keys */
-    HX_BOX_STATE    /* box.conf, draft.conf: no installer keys */
+    HX_BOX_STATE    /* box.conf, draft.conf: no installer keys; unknown ones are kept */
 };
 
 void hx_box_init(struct hx_box *box); /* defaults; no key, no host name */
