@@ -436,6 +436,8 @@ static void test_preemption(void **state)
     static struct reply a;
     int32_t prompt[60];
     struct hx_request *r[3];
+    /* None takes a step before all three are there. */
+    atomic_store(&script.hold, 1);
     for (int i = 0; i < 3; i++) {
         make_prompt(prompt, 60, 20 + i);
         struct hx_request_params p = params(prompt, 60, 250); /* 5 blocks each */
@@ -443,6 +445,7 @@ static void test_preemption(void **state)
         p.seed = 5;
         r[i] = submit(e, p);
     }
+    atomic_store(&script.hold, 0);
     static struct reply got[3];
     for (int i = 0; i < 3; i++)
         collect(r[i], 1, &got[i]);
