@@ -56,7 +56,7 @@ static __global__ void rotate_in(struct hx_cuda_choice c, const uint16_t *x, int
     int r = blockIdx.y;
     int64_t k = (int64_t)blockIdx.x * 128 + threadIdx.x;
     const struct hx_cuda_weight *w = choose(&c, r);
-    if (w->format != HX_FORMAT_EXL3_ID)
+    if (w->format != HX_FORMAT_EXL3_ID || w->k_tiles == 0) /* no share of it here */
         return;
     double v = 0;
     if (k < w->n_in)
@@ -121,7 +121,8 @@ static __global__ void rotate_out(struct hx_cuda_choice c, const double *in, flo
     const struct hx_cuda_weight *w = choose(&c, r);
     if (w->format != HX_FORMAT_EXL3_ID)
         return;
-    if ((int64_t)blockIdx.x * 8 >= w->n_tiles) { /* a smaller share than others */
+    /* A smaller share than others, or none. */
+    if (w->k_tiles == 0 || (int64_t)blockIdx.x * 8 >= w->n_tiles) {
         if (o < c.n_out)
             y[r * c.n_out + o] = 0;
         return;
