@@ -1,7 +1,6 @@
 /* A model folder on a device: binding, reading and checking the bytes. */
 #include "model/model.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "base/file.h"
 #include "model/bind.h"
 #include "model/manifest.h"
+#include "model/values.h"
 
 struct hx_model {
     struct hx_binding b;
@@ -35,44 +35,6 @@ static size_t part_bytes(const struct hx_model *m, const struct hx_bind_item *it
 /* ---- reading
  * ----------------------------------------------------------------------------------------- */
 
-/* Values that must not occur in a checkpoint: NaN and infinities, NaN codes, NaN scales. */
-static int check_values(const struct hx_bind_item *it, const uint8_t *data, size_t size,
-                        struct hx_error *err)
-{
-    const struct hx_st_tensor *t = it->tensor;
-    uint64_t n = size / hx_dtype_size(t->dtype), i;
-    for (i = 0; i < n; i++) {
-        uint16_t h;
-        uint32_t f;
-        bool bad = false;
-        switch (t->dtype) {
-        case HX_DTYPE_F8_E4M3: bad = (data[i] & 0x7F) == 0x7F; break;
-        case HX_DTYPE_F8_E8M0: bad = data[i] == 0xFF; break;
-        case HX_DTYPE_BF16:
-            memcpy(&h, data + 2 * i, 2);
-            bad = (h & 0x7F80) == 0x7F80;
-            break;
-        case HX_DTYPE_F16:
-            memcpy(&h, data + 2 * i, 2);
-            bad = (h & 0x7C00) == 0x7C00;
-            break;
-        case HX_DTYPE_F32:
-            memcpy(&f, data + 4 * i, 4);
-            bad = (f & 0x7F800000) == 0x7F800000;
-            break;
-        default: return 0;
-        }
-        if (bad)
-            break;
-    }
-    if (i == n)
-        return 0;
-    return hx_fail(err, -EINVAL,
-                   "%s: tensor '%s': element %llu%s is not a finite number (corrupt file?)",
-                   hx_st_path(it->file), t->name, (unsigned long long)i,
-                   it->cut.dim < 0 ? "" : " of this rank's part");
-}
-
 /* Legacy sign words: bit i of word j is the sign of channel 16 j + i, 1 = -1. */
 static void expand_signs(const uint8_t *words, int64_t n, uint16_t *out)
 {
@@ -94,7 +56,9 @@ static int load_item(struct hx_model *m, struct hx_bind_item *it, uint8_t *to, u
                 : hx_st_read_part(it->file, it->tensor, it->cut.dim, it->cut.from, it->cut.to,
                                   staging, err);
     if (r == 0)
-        r = check_values(it, staging, it->sign_words ? it->tensor->size : bytes, err);
+        r = hx_values_check(
+            hx_st_path(it->file), it->tensor, &it->cut, m->b.weight[it->weight].format, staging,
+            (it->sign_words ? it->tensor->size : bytes) / hx_dtype_size(it->tensor->dtype), err);
     if (r < 0)
         return r;
     part->data = to;

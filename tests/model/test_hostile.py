@@ -271,9 +271,13 @@ CASES = [
     ("tensor-nan", lambda f: f.poke(NORM, 6, b"\xc0\x7f"), [NORM, "element 3", "finite"]),
     ("tensor-infinite", lambda f: f.poke(NORM, 0, b"\x80\x7f"), [NORM, "element 0", "finite"]),
     ("tensor-nan-code", lambda f: f.poke(first(f, "attn.wq_a.weight"), 5, b"\xff"),
-     ["wq_a.weight", "element 5"]),
+     ["wq_a.weight", "element 5", "column 5", "block 0, 0", "code 0xff is NaN"]),
     ("tensor-nan-scale", lambda f: f.poke(first(f, "attn.wq_a.scale"), 0, b"\xff"),
-     ["wq_a.scale", "element 0"]),
+     ["wq_a.scale", "element 0", "block 0, 0", "exponent 255 is NaN"]),
+    ("tensor-overflow-fp8", lambda f: f.poke(first(f, "attn.wq_a.scale"), 5, b"\x87"),
+     ["wq_a.scale", "element 5", "block 1, 1", "exponent 135 overflows", "at most 134"]),
+    ("tensor-overflow-fp4", lambda f: f.poke(first(f, "ffn.experts.0.w1.scale"), 7, b"\x81"),
+     ["experts.0.w1.scale", "element 7", "block 1, 3", "exponent 129 overflows", "at most 128"]),
 
     ("map-missing", lambda f: f.remove("engram_token_map.i32"),
      ["engram_token_map.i32", "No such file"]),
@@ -446,7 +450,7 @@ def main():
             damage(folder)
             for program, command, codes in programs:
                 # Weight and row values are looked at by what loads them.
-                if program != "open_model" and re.match("tensor-(nan|inf)|rows-", name):
+                if program != "open_model" and re.match("tensor-(nan|inf|overflow)|rows-", name):
                     continue
                 p, problems = run(command, folder, as_user)
                 if p and words is None and p.returncode != 0:
