@@ -105,6 +105,8 @@ struct hx_backend {
 
     /* ---- optional, NULL where there is none ---- */
 
+    /* Device memory of card `index` in bytes: what is free and what it has. NULL: the host's. */
+    int (*memory)(int index, uint64_t *avail, uint64_t *total, struct hx_error *err);
     /* What is queued between begin and end is recorded instead of run; replay queues it, as often
      * as wanted. Addresses and shapes stay those of the recording. */
     int (*capture_begin)(struct hx_device *dev, struct hx_error *err);

@@ -52,31 +52,45 @@ static int check_options(const struct hx_engine_options *o, struct hx_error *err
     return 0;
 }
 
-/* The pool: as many tokens as asked for, or as the sequences can use and half of the memory holds.
- */
+/* Memory for weights, buffers and KV state that is free, 0: unknown; whether it is a card's own. */
+static int free_memory(const char *backend, uint64_t *bytes, bool *card, struct hx_error *err)
+{
+    const struct hx_backend *be = hx_backend_select(backend, err);
+    uint64_t total;
+    if (!be)
+        return -ENODEV;
+    *card = be->memory != NULL;
+    if (*card)
+        return be->memory(0, bytes, &total, err);
+    *bytes = hx_memory_available();
+    return 0;
+}
+
+/* The pool: as many tokens as asked for, or as the sequences can use and half of the host's memory
+ * holds; check_memory fits it to a card's. */
 static int size_pool(const struct hx_engine *e, const struct hx_hparams *hp,
-                     const struct hx_maps *maps, struct hx_kv_options *kv, struct hx_error *err)
+                     const struct hx_maps *maps, uint64_t memory, bool card,
+                     struct hx_kv_options *kv, struct hx_error *err)
 {
     const struct hx_engine_options *o = &e->opt;
     int n = o->max_sequences;
     int64_t most = e->info.max_context * n, tokens = o->kv_tokens ? o->kv_tokens : most;
-    uint64_t memory = hx_memory_available();
+    bool ours = o->kv_tokens == 0; /* to choose */
     if (tokens > INT32_MAX)
         tokens = INT32_MAX;
     *kv = (struct hx_kv_options){.block_tok = BLOCK_TOK,
                                  .n_seqs = n,
                                  .n_snapshots = n * HX_KV_SNAPSHOTS_EACH,
                                  .n_blocks = (int)((tokens + BLOCK_TOK - 1) / BLOCK_TOK)};
-    if (o->kv_tokens == 0) {
-        /* The last block of every sequence is its own, however short. */
-        kv->n_blocks += n;
-        while (memory > 0 && kv->n_blocks > 2 * n && hx_kv_bytes(hp, maps, kv) > memory / 2)
-            kv->n_blocks /= 2;
-    }
+    if (ours)
+        kv->n_blocks += n; /* the last block of every sequence is its own, however short */
+    while (ours && !card && memory > 0 && kv->n_blocks > 2 * n &&
+           hx_kv_bytes(hp, maps, kv) > memory / 2)
+        kv->n_blocks /= 2;
     size_t bytes = hx_kv_bytes(hp, maps, kv);
     if (bytes == 0)
         return hx_fail(err, -EINVAL, "the model has no KV geometry");
-    if (memory > 0 && bytes > memory)
+    if (memory > 0 && bytes > memory && !(ours && card))
         return hx_fail(err, -ENOMEM,
                        "KV memory for %lld tokens takes %zu MiB, but %llu MiB are free: lower "
                        "kv_tokens, max_context or max_sequences",
@@ -84,11 +98,11 @@ static int size_pool(const struct hx_engine *e, const struct hx_hparams *hp,
     return 0;
 }
 
-/* Before anything is read: on the CPU back end a device's memory is the host's. A pool whose size
- * is ours to choose shrinks until the rest fits beside it. */
-static int check_memory(const struct hx_engine *e, struct hx_rank_options *o,
-                        const struct hx_hparams *hp, const struct hx_maps *maps,
-                        struct hx_error *err)
+/* Before anything is read. A pool whose size is ours to choose shrinks until the rest fits beside
+ * it: by halves in the host's memory, which others use too, to the last block on a card. */
+static int check_memory(const struct hx_engine *e, uint64_t memory, bool card,
+                        struct hx_rank_options *o, const struct hx_hparams *hp,
+                        const struct hx_maps *maps, struct hx_error *err)
 {
     struct hx_placement place;
     struct hx_memory_plan plan;
@@ -96,14 +110,22 @@ static int check_memory(const struct hx_engine *e, struct hx_rank_options *o,
                                   .max_seq = o->max_seq,
                                   .drafts = o->drafts,
                                   .kv = o->kv,
-                                  .device_bytes = (int64_t)hx_memory_available()};
-    if (strcmp(o->backend, "cpu") != 0 || wish.device_bytes == 0)
+                                  .device_bytes = (int64_t)memory,
+                                  .kernel_bytes = card ? (int64_t)HX_CUDA_SCRATCH : 0,
+                                  .graph_bytes = card ? HX_CARD_RESERVE : 0};
+    if (memory == 0)
         return 0;
     int r = hx_place_folder(o->model_dir, HX_LAYOUT_CPU, &place, err);
     if (r < 0)
         return r;
     r = hx_memory_plan(hp, maps, &place, &wish, &plan, err);
-    while (r == -ENOMEM && e->opt.kv_tokens == 0 && wish.kv.n_blocks > 2 * o->max_seq) {
+    if (r == -ENOMEM && card && e->opt.kv_tokens == 0) {
+        wish.max_tokens = (int64_t)wish.kv.n_blocks * BLOCK_TOK;
+        wish.kv.n_blocks = 0;
+        r = hx_memory_plan(hp, maps, &place, &wish, &plan, err);
+        wish.kv.n_blocks = plan.n_blocks;
+    }
+    while (r == -ENOMEM && !card && e->opt.kv_tokens == 0 && wish.kv.n_blocks > 2 * o->max_seq) {
         wish.kv.n_blocks /= 2;
         r = hx_memory_plan(hp, maps, &place, &wish, &plan, err);
     }
@@ -129,6 +151,8 @@ static int open_rank(struct hx_engine *e, struct hx_error *err)
                                             .hot_file = o->engram_hot,
                                             .slow_ms = o->engram_slow_ms,
                                             .cache_bytes = o->engram_cache}};
+    uint64_t memory = 0;
+    bool card = false;
     int r = hp && maps ? hx_hparams_load(o->model_dir, hp, err)
                        : hx_fail(err, -ENOMEM, "out of memory");
     if (r == 0)
@@ -143,10 +167,12 @@ static int open_rank(struct hx_engine *e, struct hx_error *err)
                                   ? o->max_context
                                   : hp->max_positions;
         ro.max_context = e->info.max_context;
-        r = size_pool(e, hp, maps, &ro.kv, err);
+        r = free_memory(o->backend, &memory, &card, err);
     }
     if (r == 0)
-        r = check_memory(e, &ro, hp, maps, err);
+        r = size_pool(e, hp, maps, memory, card, &ro.kv, err);
+    if (r == 0)
+        r = check_memory(e, memory, card, &ro, hp, maps, err);
     if (r == 0) {
         int64_t room = (int64_t)ro.kv.n_blocks * BLOCK_TOK;
         e->seq_limit = e->info.max_context < room ? e->info.max_context : room;

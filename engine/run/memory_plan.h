@@ -26,6 +26,10 @@ enum hx_memory_row {
 };
 const char *hx_memory_row_name(enum hx_memory_row row);
 
+/* Kept free on a card for recorded graphs, tables and the driver's own; tests/gpu/test_memory.c
+ * measures what they take. */
+#define HX_CARD_RESERVE ((int64_t)1 << 30)
+
 struct hx_memory_wish {
     int max_tok, max_seq; /* rows and sequences of a pass */
     bool drafts;

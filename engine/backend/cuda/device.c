@@ -111,6 +111,19 @@ static int open_card(int index, bool exact, struct hx_device **out, struct hx_er
     return 0;
 }
 
+static int cuda_memory(int index, uint64_t *avail, uint64_t *total, struct hx_error *err)
+{
+    size_t left = 0, all = 0;
+    int r = hx_cuda_check(cudaSetDevice(index), "selecting the card", err);
+    if (r == 0)
+        r = hx_cuda_check(cudaMemGetInfo(&left, &all), "reading the card's memory", err);
+    if (r < 0)
+        return r;
+    *avail = left;
+    *total = all;
+    return 0;
+}
+
 static int cuda_open(int index, struct hx_device **out, struct hx_error *err)
 {
     return open_card(index, false, out, err);
@@ -294,7 +307,7 @@ void hx_cuda_scratch_reset(struct hx_device *dev, size_t mark)
         .download = cuda_download, .copy = cuda_copy, .sync = cuda_sync, .kernels = &table,        \
         .capture_begin = capture_begin, .capture_end = capture_end, .replay = replay,              \
         .graph_free = graph_free, .read = read_memory, .n_sm = n_sm, .clock = sample_clock,        \
-        .spin = spin,                                                                              \
+        .spin = spin, .memory = cuda_memory,                                                       \
     }
 
 const struct hx_backend hx_backend_cuda = BACKEND("cuda", cuda_open, hx_cuda_kernels);
