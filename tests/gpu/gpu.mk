@@ -11,7 +11,10 @@ gpu_test_probe   := probe p2p
 gpu_test_backend := run engram kv model backend base
 gpu_test_experts := backend base
 gpu_test_gemv    := backend base
-gpu_test_ops := backend base
+gpu_test_ops     := backend base
+gpu_test_attend  := backend base
+gpu_test_parts   := backend base
+gpu_test_memory  := run engram kv model comm backend base
 gpu_test_ranks := run engram kv model comm backend base
 
 .SECONDEXPANSION:

@@ -1,17 +1,8 @@
 /* The CUDA back end against the CPU one on the tiny model: every named value of a pass, KV rows,
  * greedy and drafted text, chunks, long contexts, repeated steps. The folder of the model is the
  * test's own folder plus "model" (make gpu-kit puts it there). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "gpu.h"
 
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include <cuda_runtime_api.h>
@@ -22,20 +13,9 @@
 #define MODEL  "model"
 #define HYBRID "model_exl3"
 
-/* Bounds, relative RMS of one array (docs/numerics.md, "Other back ends"). */
-#define MAX_ACTIVATION  4e-3
-#define MAX_COEFFICIENT 1e-4
-#define MAX_LOGITS      5e-3
-#define MAX_WHOLE       0.06 /* fast kernels, whole model: choices that differ move everything behind */
-
-#define CHECK(call)                                                                                \
-    do {                                                                                           \
-        struct hx_error check_err = {0};                                                           \
-        int check_r = (call);                                                                      \
-        if (check_r != 0)                                                                          \
-            fail_msg("%s: %d: %s", #call, check_r, check_err.text);                                \
-    } while (0)
-#define ERR (&check_err)
+/* Bounds of logits, relative RMS (docs/numerics.md, "Other back ends"). */
+#define MAX_LOGITS 5e-3
+#define MAX_WHOLE  0.06 /* fast kernels, whole model: choices that differ move everything behind */
 
 static struct hx_rank *open_rank(const char *dir, const char *backend)
 {
@@ -115,22 +95,10 @@ static void record_free(struct record *r)
     free(r->v);
 }
 
-static double number(const struct value *v, int64_t i)
-{
-    if (v->dtype == HX_DTYPE_BF16) {
-        uint32_t u = (uint32_t)((const uint16_t *)v->data)[i] << 16;
-        float f;
-        memcpy(&f, &u, 4);
-        return (double)f;
-    }
-    return (double)((const float *)v->data)[i];
-}
-
 /* One array against the CPU's. */
 static void compare(struct record *r, const struct value *got, const struct value *want)
 {
     size_t size = hx_dtype_size(want->dtype);
-    double diff = 0, norm = 0;
     int64_t unequal = 0, first = -1;
     assert_string_equal(got->name, want->name);
     assert_int_equal(got->layer, want->layer);
@@ -143,19 +111,12 @@ static void compare(struct record *r, const struct value *got, const struct valu
             unequal++;
             first = first < 0 ? i : first;
         }
-        if (!floats)
-            continue;
-        double a = number(got, i), b = number(want, i);
-        if (isinf(b) && a == b)
-            continue;
-        diff += (a - b) * (a - b);
-        norm += b * b;
     }
     r->n_values += want->n;
     r->n_equal += want->n - unequal;
     if (!unequal)
         return;
-    double rms = norm > 0 ? sqrt(diff / norm) : sqrt(diff);
+    double rms = floats ? distance(want->dtype, got->data, want->data, want->n) : 0;
     if (!r->first[0])
         snprintf(r->first, sizeof(r->first),
                  "layer %d, %s: %lld of %lld differ from %lld on, relative "
@@ -177,16 +138,6 @@ static void compare_all(struct record *got, const struct record *want)
     assert_int_equal(got->n, want->n);
     for (int i = 0; i < want->n; i++)
         compare(got, &got->v[i], &want->v[i]);
-}
-
-static double rms_of(const float *a, const float *b, int64_t n)
-{
-    double diff = 0, norm = 0;
-    for (int64_t i = 0; i < n; i++) {
-        diff += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        norm += (double)b[i] * (double)b[i];
-    }
-    return sqrt(diff / norm);
 }
 
 static int32_t best(const float *x, int n)
@@ -216,7 +167,25 @@ static struct hx_kv_seq *new_seq(struct hx_rank *r)
 struct pass_case {
     const char *dir, *backend;
     int n_tok;
+    bool image; /* rows 3 to 11 are those of an image span */
 };
+
+/* Rows in place of the embeddings, about as large. */
+static void make_span(struct hx_step_seq *q, int width)
+{
+    uint8_t *dead = calloc((size_t)q->n_tok, 1);
+    uint16_t *embeds = calloc((size_t)q->n_tok * (size_t)width, 2);
+    struct hx_rng g;
+    assert_true(dead && embeds && q->n_tok > 12);
+    hx_rng_seed(&g, 4);
+    for (int i = 3; i < 12; i++) {
+        dead[i] = 1;
+        for (int k = 0; k < width; k++)
+            embeds[i * width + k] = bf16(normal(&g) * .05f);
+    }
+    q->dead = dead;
+    q->embeds = embeds;
+}
 
 /* 24 greedy tokens behind the logits of both. */
 static void same_greedy_text(struct hx_rank *cpu, struct hx_kv_seq *sc, struct hx_rank *gpu,
@@ -245,11 +214,13 @@ static void test_pass(void **state)
     struct hx_kv_seq *sc = new_seq(cpu), *sg = new_seq(gpu);
     make_prompt(t, n, n);
     struct hx_step_seq q = {.kv = sc, .tokens = t, .n_tok = n, .n_logits = n};
+    if (c->image)
+        make_span(&q, hx_rank_hparams(cpu)->n_embd);
     CHECK(hx_rank_step(cpu, &q, 1, a, keep, &want, ERR));
     q.kv = sg;
     CHECK(hx_rank_step(gpu, &q, 1, b, keep, &got, ERR));
     compare_all(&got, &want);
-    double rms = rms_of(b, a, (int64_t)n * V);
+    double rms = distance(HX_DTYPE_F32, b, a, (int64_t)n * V);
     int agree = 0;
     for (int i = 0; i < n; i++)
         agree += best(a + (int64_t)i * V, V) == best(b + (int64_t)i * V, V);
@@ -261,8 +232,8 @@ static void test_pass(void **state)
     if (strcmp(c->backend, "cuda-exact") == 0) {
         if (got.broken[0])
             fail_msg("%s", got.broken);
-        assert_true(got.worst_activation <= MAX_ACTIVATION);
-        assert_true(got.worst_coefficient <= MAX_COEFFICIENT);
+        assert_true(got.worst_activation <= ACTIVATION);
+        assert_true(got.worst_coefficient <= COEFFICIENT);
         assert_true(rms <= MAX_LOGITS);
         same_greedy_text(cpu, sc, gpu, sg, a + (int64_t)(n - 1) * V, b + (int64_t)(n - 1) * V);
     } else {
@@ -271,6 +242,8 @@ static void test_pass(void **state)
     }
     record_free(&want);
     record_free(&got);
+    free((void *)(uintptr_t)q.dead);
+    free((void *)(uintptr_t)q.embeds);
     free(t);
     free(a);
     free(b);
@@ -298,7 +271,8 @@ static void test_chunks(void **state)
         for (int at = 0; at < n; at += sizes[k])
             step(gpu, s, t + at, n - at < sizes[k] ? n - at : sizes[k], 1, got);
         if (memcmp(got, want, (size_t)V * 4) != 0)
-            fail_msg("chunks of %d: relative RMS %.3g", sizes[k], rms_of(got, want, V));
+            fail_msg("chunks of %d: relative RMS %.3g", sizes[k],
+                     distance(HX_DTYPE_F32, got, want, V));
         hx_kv_seq_free(s);
     }
     struct hx_kv_seq *all[8];
@@ -313,11 +287,167 @@ static void test_chunks(void **state)
     CHECK(hx_rank_step(gpu, q, 8, got, NULL, NULL, ERR));
     for (int i = 0; i < 8; i++) {
         if (memcmp(got + (int64_t)i * V, want, (size_t)V * 4) != 0)
-            fail_msg("row %d of 8: relative RMS %.3g", i, rms_of(got + (int64_t)i * V, want, V));
+            fail_msg("row %d of 8: relative RMS %.3g", i,
+                     distance(HX_DTYPE_F32, got + (int64_t)i * V, want, V));
         hx_kv_seq_free(all[i]);
     }
     free(want);
     free(got);
+    hx_rank_close(gpu);
+}
+
+/* ---- far behind the window and all limits of choices ---- */
+
+#define LONG 348 /* over 20 windows of 16; 12 rows of candidates, 8 chosen */
+
+/* What was chosen for every position: rows, candidate blocks, experts. */
+struct sets {
+    int n, from; /* from: first position of the pass */
+    struct {
+        char name[24];
+        int layer, width;
+        int32_t *of; /* [LONG][width] */
+    } set[64];
+};
+
+static void note_sets(void *user, const char *name, int layer, const struct hx_tensor *t)
+{
+    struct sets *s = user;
+    int i = 0;
+    if (t->dtype != HX_DTYPE_I32 || layer < 0)
+        return;
+    while (i < s->n && (s->set[i].layer != layer || strcmp(s->set[i].name, name) != 0))
+        i++;
+    if (i == s->n) {
+        assert_true(++s->n < 64);
+        snprintf(s->set[i].name, sizeof(s->set[i].name), "%s", name);
+        s->set[i].layer = layer;
+        s->set[i].width = (int)t->ne[1];
+        s->set[i].of = calloc((size_t)LONG * (size_t)t->ne[1], 4);
+        assert_non_null(s->set[i].of);
+    }
+    assert_int_equal(t->ne[1], s->set[i].width);
+    if (cudaDeviceSynchronize() != cudaSuccess ||
+        cudaMemcpy(s->set[i].of + (int64_t)s->from * t->ne[1], t->data,
+                   (size_t)(t->ne[0] * t->ne[1]) * 4, cudaMemcpyDefault) != cudaSuccess)
+        fail_msg("reading %s of layer %d: %s", name, layer, cudaGetErrorString(cudaGetLastError()));
+}
+
+static void sets_free(struct sets *s)
+{
+    for (int i = 0; i < s->n; i++)
+        free(s->set[i].of);
+    *s = (struct sets){0};
+}
+
+/* The sequence of `t` in chunks, all rows and choices. */
+static struct hx_kv_seq *run_chunks(struct hx_rank *r, const int32_t *t, int chunk, struct sets *s,
+                                    float *logits)
+{
+    struct hx_kv_seq *kv = new_seq(r);
+    int64_t n_vocab = hx_rank_hparams(r)->n_vocab;
+    for (int at = 0; at < LONG; at += chunk) {
+        int n = LONG - at < chunk ? LONG - at : chunk;
+        struct hx_step_seq q = {.kv = kv, .tokens = t + at, .n_tok = n, .n_logits = n};
+        s->from = at;
+        CHECK(hx_rank_step(r, &q, 1, logits + at * n_vocab, note_sets, s, ERR));
+    }
+    return kv;
+}
+
+/* Positions at which all sets are those of `want`; the first one that differs is named. */
+static int same_sets(const struct sets *got, const struct sets *want, char first[120])
+{
+    int n = 0;
+    assert_int_equal(got->n, want->n);
+    assert_true(want->n > 10);
+    for (int t = 0; t < LONG; t++) {
+        bool equal = true;
+        for (int i = 0; i < want->n; i++) {
+            int w = want->set[i].width;
+            assert_string_equal(got->set[i].name, want->set[i].name);
+            if (memcmp(got->set[i].of + t * w, want->set[i].of + t * w, (size_t)w * 4) == 0)
+                continue;
+            if (!first[0])
+                snprintf(first, 120, "position %d, layer %d, %s", t, want->set[i].layer,
+                         want->set[i].name);
+            equal = false;
+        }
+        n += equal;
+    }
+    return n;
+}
+
+/* The short cut of a prefill, then rows taken back and computed again one by one: the bits of the
+ * whole pass. */
+static void same_after_cuts(struct hx_rank *r, const int32_t *t, int chunk, const float *want)
+{
+    int64_t n_vocab = hx_rank_hparams(r)->n_vocab;
+    float *row = malloc((size_t)n_vocab * 4);
+    assert_non_null(row);
+    for (int back = 1; back <= 8; back += back < 4 ? 1 : 4) {
+        struct hx_kv_seq *kv = new_seq(r);
+        for (int at = 0; at < LONG; at += chunk) {
+            int n = LONG - at < chunk ? LONG - at : chunk;
+            step(r, kv, t + at, n, 1, row);
+            if (memcmp(row, want + (at + n - 1) * n_vocab, (size_t)n_vocab * 4) != 0)
+                fail_msg("chunks of %d, position %d: other bits", chunk, at + n - 1);
+        }
+        CHECK(hx_kv_seq_truncate(kv, LONG - back, ERR));
+        for (int at = LONG - back; at < LONG; at++) {
+            step(r, kv, t + at, 1, 1, row);
+            if (memcmp(row, want + at * n_vocab, (size_t)n_vocab * 4) != 0)
+                fail_msg("chunks of %d, cut by %d, position %d: other bits", chunk, back, at);
+        }
+        hx_kv_seq_free(kv);
+    }
+    free(row);
+}
+
+/* Sets and logits at every position, whatever the chunks. The plain kernels choose as the CPU does;
+ * fast ones choose the same for the same inputs (test_ops), and over a whole model nearly so. */
+static void test_long(void **state)
+{
+    static const int chunks[] = {LONG, 97, 32, 7};
+    const struct pass_case *c = *state;
+    struct hx_rank *cpu = open_rank(c->dir, "cpu"), *gpu = open_rank(c->dir, c->backend);
+    int64_t V = hx_rank_hparams(cpu)->n_vocab, all = LONG * V;
+    bool exact = strcmp(c->backend, "cuda-exact") == 0;
+    struct sets want = {0}, got = {0};
+    int32_t t[LONG];
+    float *a = malloc((size_t)all * 4), *b = malloc((size_t)all * 4),
+          *whole = malloc((size_t)all * 4);
+    assert_true(a && b && whole);
+    make_prompt(t, LONG, 77);
+    hx_kv_seq_free(run_chunks(cpu, t, LONG, &want, a));
+    for (size_t i = 0; i < sizeof(chunks) / sizeof(chunks[0]); i++) {
+        char first[120] = "";
+        int agree = 0;
+        hx_kv_seq_free(run_chunks(gpu, t, chunks[i], &got, b));
+        for (int k = 0; k < LONG; k++)
+            agree += best(a + k * V, (int)V) == best(b + k * V, (int)V);
+        int n = same_sets(&got, &want, first);
+        double rms = distance(HX_DTYPE_F32, b, a, all);
+        print_message("%s, %s, chunks of %d: all %d sets equal at %d of %d positions, logits %.2g, "
+                      "best token equal in %d rows; first: %s\n",
+                      c->dir, c->backend, chunks[i], want.n, n, LONG, rms, agree,
+                      first[0] ? first : "none");
+        if (exact)
+            assert_int_equal(n, LONG);
+        assert_true(rms <= (exact ? MAX_LOGITS : MAX_WHOLE));
+        assert_true(agree >= LONG * 93 / 100);
+        if (i == 0)
+            memcpy(whole, b, (size_t)all * 4);
+        else if (memcmp(whole, b, (size_t)all * 4) != 0)
+            fail_msg("chunks of %d: logits have other bits than in one pass", chunks[i]);
+        same_after_cuts(gpu, t, chunks[i], whole);
+        sets_free(&got);
+    }
+    sets_free(&want);
+    free(a);
+    free(b);
+    free(whole);
+    hx_rank_close(cpu);
     hx_rank_close(gpu);
 }
 
@@ -385,9 +515,8 @@ static void test_drafts(void **state)
 }
 
 /* The same step again and again: the same bits. */
-static void test_repeats(void **state)
+static void repeat(const char *dir, int n)
 {
-    const char *dir = *state;
     struct hx_rank *gpu = open_rank(dir, "cuda");
     int V = hx_rank_hparams(gpu)->n_vocab;
     float *want = malloc(6 * (size_t)V * 4), *got = malloc(6 * (size_t)V * 4);
@@ -397,45 +526,64 @@ static void test_repeats(void **state)
     step(gpu, s, t, 54, 0, NULL);
     struct timespec a, b;
     clock_gettime(CLOCK_MONOTONIC, &a);
-    for (int i = 0; i < 10000; i++) {
+    for (int i = 0; i < n; i++) {
         step(gpu, s, t + 54, 6, 6, i ? got : want);
         if (i && memcmp(got, want, 6 * (size_t)V * 4) != 0)
-            fail_msg("step %d: relative RMS %.3g", i, rms_of(got, want, 6 * V));
+            fail_msg("step %d: relative RMS %.3g", i, distance(HX_DTYPE_F32, got, want, 6 * V));
         CHECK(hx_kv_seq_truncate(s, 54, ERR));
     }
     clock_gettime(CLOCK_MONOTONIC, &b);
-    print_message("10,000 steps of 6 rows: the same bits, %.2f ms each\n",
+    print_message("%d steps of 6 rows: the same bits, %.2f ms each\n", n,
                   ((double)(b.tv_sec - a.tv_sec) * 1e3 + (double)(b.tv_nsec - a.tv_nsec) / 1e6) /
-                      10000);
+                      n);
     free(want);
     free(got);
     hx_kv_seq_free(s);
     hx_rank_close(gpu);
 }
 
-int main(void)
+static void test_repeats(void **state)
 {
-    static const struct pass_case cases[] = {
-        {MODEL, "cuda-exact", 1},   {MODEL, "cuda-exact", 17},  {MODEL, "cuda-exact", 97},
-        {HYBRID, "cuda-exact", 97}, {MODEL, "cuda-exact", 400}, {HYBRID, "cuda-exact", 400},
-        {MODEL, "cuda", 17},        {MODEL, "cuda", 97},        {HYBRID, "cuda", 97},
-        {MODEL, "cuda", 400},       {HYBRID, "cuda", 400},
-    };
-    enum { N = sizeof(cases) / sizeof(cases[0]) };
-    struct CMUnitTest tests[N + 5];
-    char names[N][64];
+    repeat(*state, 10000);
+}
+
+/* For slow checkers: queued, recorded and replayed. */
+static void test_short_repeats(void **state)
+{
+    repeat(*state, 4);
+}
+
+int main(int argc, char **argv)
+{
     static char model[] = MODEL, hybrid[] = HYBRID;
+    static const struct pass_case cases[] = {
+        {MODEL, "cuda-exact", 1, false},    {MODEL, "cuda-exact", 17, false},
+        {MODEL, "cuda-exact", 97, false},   {HYBRID, "cuda-exact", 97, false},
+        {MODEL, "cuda-exact", 400, false},  {HYBRID, "cuda-exact", 400, false},
+        {MODEL, "cuda-exact", 29, true},    {MODEL, "cuda", 17, false},
+        {MODEL, "cuda", 97, false},         {HYBRID, "cuda", 97, false},
+        {MODEL, "cuda", 400, false},        {HYBRID, "cuda", 400, false},
+        {MODEL, "cuda-exact", LONG, false}, {HYBRID, "cuda-exact", LONG, false},
+        {MODEL, "cuda", LONG, false},       {HYBRID, "cuda", LONG, false},
+    };
+    enum { N = sizeof(cases) / sizeof(cases[0]), MORE = 6 };
+    struct CMUnitTest tests[N + MORE] = {
+        {"chunks", test_chunks, NULL, NULL, model},
+        {"chunks_exl3", test_chunks, NULL, NULL, hybrid},
+        {"drafts", test_drafts, NULL, NULL, model},
+        {"drafts_exl3", test_drafts, NULL, NULL, hybrid},
+        {"repeats", test_repeats, NULL, NULL, hybrid},
+        {"short_repeats", test_short_repeats, NULL, NULL, model},
+    };
+    static char names[N][64];
     for (int i = 0; i < N; i++) {
-        snprintf(names[i], sizeof(names[i]), "pass_%s_%s_%d", cases[i].dir, cases[i].backend,
-                 cases[i].n_tok);
-        tests[i] = (struct CMUnitTest){.name = names[i],
-                                       .test_func = test_pass,
-                                       .initial_state = (void *)(uintptr_t)&cases[i]};
+        const struct pass_case *c = &cases[i];
+        bool at_length = c->n_tok == LONG;
+        snprintf(names[i], sizeof(names[i]), "%s_%s_%s_%d%s", at_length ? "long" : "pass", c->dir,
+                 c->backend, c->n_tok, c->image ? "_image" : "");
+        tests[MORE + i] = (struct CMUnitTest){.name = names[i],
+                                              .test_func = at_length ? test_long : test_pass,
+                                              .initial_state = (void *)(uintptr_t)c};
     }
-    tests[N] = (struct CMUnitTest){"chunks", test_chunks, NULL, NULL, model};
-    tests[N + 1] = (struct CMUnitTest){"chunks_exl3", test_chunks, NULL, NULL, hybrid};
-    tests[N + 2] = (struct CMUnitTest){"drafts", test_drafts, NULL, NULL, model};
-    tests[N + 3] = (struct CMUnitTest){"drafts_exl3", test_drafts, NULL, NULL, hybrid};
-    tests[N + 4] = (struct CMUnitTest){"repeats", test_repeats, NULL, NULL, hybrid};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_group("backend", tests, N + MORE, NULL, NULL, argc, argv);
 }

@@ -1,31 +1,8 @@
 /* A layer of EXL3 or FP4 experts on the card: the fast kernels against the plain ones, 1 to 48
  * rows, every row with the bits it has alone, NaN and outliers in one row only. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "backend/kernels.h"
-#include "base/rand.h"
+#include "gpu.h"
 
 #define MAX_ROWS 48
-#define BOUND    4e-3 /* docs/numerics.md, activations */
-
-#define CHECK(call)                                                                                \
-    do {                                                                                           \
-        struct hx_error check_err = {0};                                                           \
-        int check_r = (call);                                                                      \
-        if (check_r != 0)                                                                          \
-            fail_msg("%s: %d: %s", #call, check_r, check_err.text);                                \
-    } while (0)
-#define ERR (&check_err)
 
 struct shape {
     const char *name;
@@ -88,30 +65,6 @@ static size_t take(struct test *t, size_t n)
     t->used += (n + 255) / 256 * 256;
     assert_true(t->used <= t->size);
     return at;
-}
-
-/* Sum of uniform values: about normal, deviation 1. */
-static float normal(struct test *t)
-{
-    double v = 0;
-    for (int i = 0; i < 12; i++)
-        v += hx_rng_uniform(&t->rng);
-    return (float)(v - 6);
-}
-
-static uint16_t bf16(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    return (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
-}
-
-static float value(uint16_t h)
-{
-    uint32_t u = (uint32_t)h << 16;
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
 }
 
 /* n binary16 values of random sign and significand with the exponent field e. */
@@ -209,7 +162,7 @@ static void make_rows(struct test *t)
     t->sel = (int32_t *)(t->host + t->sel_at);
     t->weight = (float *)(t->host + t->weight_at);
     for (int64_t i = 0; i < MAX_ROWS * sh->d; i++)
-        t->z[i] = bf16(normal(t));
+        t->z[i] = bf16(normal(&t->rng));
     for (int r = 0; r < MAX_ROWS; r++) {
         t->z[r * sh->d + r] = bf16(r % 3 == 0 ? 300.0f : 20.0f); /* outliers */
         int at = 0, most = sh->popular && r % 8 != 7 ? sh->popular : sh->n_expert;
@@ -254,17 +207,6 @@ static void compute(struct test *t, struct card *c, struct layer *l, int first, 
     CHECK(c->be->sync(c->dev, ERR));
 }
 
-static double rms(const uint16_t *a, const uint16_t *b, int64_t n)
-{
-    double diff = 0, norm = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double x = (double)value(a[i]), y = (double)value(b[i]);
-        diff += (x - y) * (x - y);
-        norm += y * y;
-    }
-    return norm > 0 && isfinite(diff) ? sqrt(diff / norm) : (double)INFINITY;
-}
-
 static void upload(struct test *t, size_t at, size_t n)
 {
     CHECK(t->fast.be->upload(t->fast.dev, t->device + at, t->host + at, n, ERR));
@@ -300,7 +242,7 @@ static void bad_rows(struct test *t, const uint16_t *all, uint16_t *y)
     compute(t, &t->fast, &t->fast_layer, 0, 6, y);
     for (int r = 0; r < 6; r++) {
         bool same = memcmp(y + r * d, all + r * d, (size_t)d * 2) == 0;
-        if ((r == 2 || r == 4) && isfinite(value(y[r * d])))
+        if ((r == 2 || r == 4) && isfinite(value16(y[r * d])))
             fail_msg("row %d is finite", r);
         if (r != 2 && r != 4 && !same)
             fail_msg("row %d differs beside a NaN", r);
@@ -338,14 +280,14 @@ static void test_shape(void **state)
     compute(t, &t->fast, &t->fast_layer, 0, MAX_ROWS, all);
     double worst = 0, size = 0;
     for (int r = 0; r < MAX_ROWS; r++) {
-        double v = rms(all + r * t->sh->d, want + r * t->sh->d, t->sh->d);
+        double v = distance(HX_DTYPE_BF16, all + r * t->sh->d, want + r * t->sh->d, t->sh->d);
         worst = v > worst ? v : worst;
-        size += fabs((double)value(want[r * t->sh->d]));
+        size += fabs((double)value16(want[r * t->sh->d]));
     }
     print_message("%s: %lld -> %lld, %d and %d bits: worst row %.2g, mean output %.2g\n",
                   t->sh->name, (long long)t->sh->d, (long long)t->sh->ff, t->sh->bits,
                   t->sh->down_bits, worst, size / MAX_ROWS);
-    assert_true(worst <= BOUND);
+    assert_true(worst <= ACTIVATION);
     same_rows(t, all, y);
     bad_rows(t, all, y);
     free(want);
@@ -358,7 +300,6 @@ static void test_shape(void **state)
     free(t);
 }
 
-/* Argument: a pattern of names, for slow checkers. */
 int main(int argc, char **argv)
 {
     enum { N = sizeof(shapes) / sizeof(shapes[0]) };
@@ -367,7 +308,5 @@ int main(int argc, char **argv)
         tests[i] = (struct CMUnitTest){.name = shapes[i].name,
                                        .test_func = test_shape,
                                        .initial_state = (void *)(uintptr_t)&shapes[i]};
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_group("experts", tests, N, NULL, NULL, argc, argv);
 }

@@ -1,35 +1,14 @@
 /* Products of few rows on the card: the fast kernel against the plain one, every row with the bits
  * it has alone, several matrices in one launch with the bits each has alone, a NaN in one row only.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "gpu.h"
 
 #include <cuda_runtime_api.h>
 
 #include "backend/cuda/kernels/launch.h"
-#include "backend/kernels.h"
-#include "base/rand.h"
 
 #define MAX_ROWS 48
 #define BOUND    2e-6 /* relative RMS of a row: float32 sums of exact products */
-
-#define CHECK(call)                                                                                \
-    do {                                                                                           \
-        struct hx_error check_err = {0};                                                           \
-        int check_r = (call);                                                                      \
-        if (check_r != 0)                                                                          \
-            fail_msg("%s: %d: %s", #call, check_r, check_err.text);                                \
-    } while (0)
-#define ERR (&check_err)
 
 struct shape {
     const char *name;
@@ -73,14 +52,6 @@ static size_t take(struct test *t, size_t n)
     return at;
 }
 
-static uint16_t bf16(double v)
-{
-    float f = (float)v;
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    return (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
-}
-
 /* Codes of all kinds but NaN, exponents of real weights and a few far ones; inputs about 1, with
  * outliers, zeros and subnormal numbers. */
 static void fill(struct test *t)
@@ -102,7 +73,10 @@ static void fill(struct test *t)
     uint16_t *x = (uint16_t *)(t->host + t->x_at);
     for (int64_t i = 0; i < MAX_ROWS * sh->n_in; i++) {
         double v = hx_rng_uniform(&rng) * 2 - 1;
-        x[i] = i % 97 == 0 ? bf16(v * 300) : i % 89 == 0 ? 0 : i % 83 == 0 ? 0x0003 : bf16(v);
+        x[i] = i % 97 == 0   ? bf16((float)(v * 300))
+               : i % 89 == 0 ? 0
+               : i % 83 == 0 ? 0x0003
+                             : bf16((float)v);
     }
 }
 
@@ -137,17 +111,6 @@ static void compute(struct test *t, bool fast, int first, int n, float *y)
     CHECK(be->kernels->linear(dev, &w, false, &x, &to, ERR));
     CHECK(be->download(dev, y, to.data, bytes, ERR));
     CHECK(be->sync(dev, ERR));
-}
-
-static double rms(const float *a, const float *b, int64_t n)
-{
-    double diff = 0, norm = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double x = (double)a[i] - (double)b[i];
-        diff += x * x;
-        norm += (double)b[i] * (double)b[i];
-    }
-    return norm > 0 && isfinite(diff) ? sqrt(diff / norm) : (double)INFINITY;
 }
 
 static void same_rows(struct test *t, const float *all, float *y)
@@ -257,7 +220,7 @@ static void test_shape(void **state)
     compute(t, true, 0, MAX_ROWS, all);
     double worst = 0;
     for (int r = 0; r < MAX_ROWS; r++) {
-        double v = rms(all + r * sh->n_out, want + r * sh->n_out, sh->n_out);
+        double v = distance(HX_DTYPE_F32, all + r * sh->n_out, want + r * sh->n_out, sh->n_out);
         worst = v > worst ? v : worst;
     }
     print_message("%s, %lld x %lld: worst row %.2g\n", sh->name, (long long)sh->n_out,
@@ -276,7 +239,6 @@ static void test_shape(void **state)
     free(t);
 }
 
-/* Argument: a pattern of names, for slow checkers. */
 int main(int argc, char **argv)
 {
     enum { N = sizeof(shapes) / sizeof(shapes[0]) };
@@ -285,7 +247,5 @@ int main(int argc, char **argv)
         tests[i] = (struct CMUnitTest){.name = shapes[i].name,
                                        .test_func = test_shape,
                                        .initial_state = (void *)(uintptr_t)&shapes[i]};
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_group("gemv", tests, N, NULL, NULL, argc, argv);
 }
