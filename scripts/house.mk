@@ -13,7 +13,7 @@ help:
 	@echo "make fuzz FUZZ_SECONDS=600 [FUZZ=name]   each fuzz target for that long; fuzz-smoke: seconds"
 	@echo "make test-hostile       broken model folders"
 	@echo "make test-tools         hx-inspect memory, hx-bench step and extrapolate"
-	@echo "make test-gpu           the CUDA probe with planted faults, on one GPU; gpu-kit: packed for another machine"
+	@echo "make test-gpu           back end and probe on one GPU; test-gpu-sanitize: under compute-sanitizer; gpu-kit: packed for another machine"
 	@echo "make test-hub           hx-fetch against a hub with faults; test-fetch-long: 200 kills, a disk that fails at every step (minutes)"
 	@echo "make test-install        hx-install and hx-update beside other programs; test-units: units of the image"
 	@echo "make test-engram-faults Engram rows from drives that fail; test-engram-long: ten million rows, a million waves"

@@ -252,14 +252,16 @@ static void test_index(void **state)
     int64_t n_page = (c->n_key + PER - 1) / PER, n_last = c->n_key * c->ratio;
     begin();
     size_t q = bf16s((int64_t)c->n_row * c->n_head * c->d, NORMAL, 1),
-           w = bf16s((int64_t)c->n_row * c->n_head, NORMAL, .2f);
+           w = bf16s((int64_t)c->n_row * c->n_head, NORMAL, .2f),
+           later = bf16s((int64_t)c->n_row * c->n_head, NORMAL, .2f);
     size_t qc = take((size_t)(c->n_row * c->n_head * c->d / 2)),
            qs = take((size_t)(c->n_row * c->n_head * b32)),
            pool = take((size_t)(n_page * PER * row)), table = take((size_t)n_page * 4),
            seq = take((size_t)c->n_row * 4), pos = take((size_t)c->n_row * 8),
            sel = take((size_t)(c->n_row * c->topk) * 4),
-           cand = take((size_t)(c->n_row * (c->n_cand + 1)) * 4), stream = take(256),
-           view = take(256), views = take(8);
+           cand = take((size_t)(c->n_row * (c->n_cand + 1)) * 4),
+           within = take((size_t)(c->n_row * c->topk) * 4), stream = take(256), view = take(256),
+           views = take(8);
     for (int64_t i = 0; i < n_page * PER; i++) {
         uint8_t *at = host + pool + (size_t)(i / PER) * PER * (size_t)row;
         uint8_t *code = at + (size_t)(i % PER) * (size_t)c->d / 2,
@@ -328,94 +330,112 @@ static void test_index(void **state)
                                   .sel = &tsel,
                                   .cand = &tcand};
         RUN(s, index_select, &a);
+        if (c->n_cand) { /* a later layer: other weights, rows of the kept blocks alone */
+            tsel.data = side[s].base + within;
+            tw.data = side[s].base + later;
+            a.write_cand = false;
+            a.read_cand = true;
+            RUN(s, index_select, &a);
+        }
         CHECK(side[s].be->sync(side[s].dev, ERR));
     }
     same("queries", HX_DTYPE_BF16, q, (int64_t)c->n_row * c->n_head * c->d, EXACT);
     same("selected rows", HX_DTYPE_I32, sel, (int64_t)c->n_row * c->topk, EXACT);
-    if (c->n_cand)
+    if (c->n_cand) {
         same("candidate blocks", HX_DTYPE_I32, cand, (int64_t)c->n_row * c->n_cand, EXACT);
+        same("rows of candidates", HX_DTYPE_I32, within, (int64_t)c->n_row * c->topk, EXACT);
+    }
 }
 
 /* ---- products ---- */
 
+struct linear_case {
+    int64_t n_out, n_in;
+    int format; /* of format_name */
+};
+static const char *const format_name[] = {"FP8", "BF16", "F32", "FP4"};
+static const struct linear_case linear_cases[] = {
+    {512, 5120, 0}, {1280, 5120, 0}, {8192, 1280, 0}, {96, 192, 0}, {32, 64, 0},  {160, 96, 0},
+    {128, 512, 1},  {384, 5120, 1},  {33, 77, 1},     {7, 130, 2},  {64, 256, 3}, {96, 160, 3}};
+
 static void test_linear(void **state)
 {
-    (void)state;
-    static const struct {
-        int64_t n_out, n_in;
-        int format; /* 0: FP8, 1: BF16, 2: F32, 3: FP4 */
-    } shapes[] = {{512, 5120, 0}, {1280, 5120, 0}, {8192, 1280, 0}, {96, 192, 0},
-                  {32, 64, 0},    {160, 96, 0},    {128, 512, 1},   {384, 5120, 1},
-                  {33, 77, 1},    {7, 130, 2},     {64, 256, 3},    {96, 160, 3}};
+    const struct linear_case *c = *state;
     char what[96];
-    for (size_t w = 0; w < sizeof(shapes) / sizeof(shapes[0]); w++) {
-        for (int r = 0; r < N_ROW_COUNTS; r++) {
-            int n = row_counts[r], format = shapes[w].format;
-            int64_t o = shapes[w].n_out, k = shapes[w].n_in;
-            enum kind kind = (enum kind)((r + (int)w) % N_KINDS);
-            if (o * k > 1 << 20 && n > 9)
+    for (int r = 0; r < N_ROW_COUNTS; r++) {
+        int n = row_counts[r], format = c->format;
+        int64_t o = c->n_out, k = c->n_in;
+        enum kind kind = (enum kind)((r + (int)(c - linear_cases)) % N_KINDS);
+        if (o * k > 1 << 20 && n > 9)
+            continue;
+        begin();
+        size_t x = bf16s(n * k, kind, 1), y = take((size_t)(n * o) * 4);
+        size_t code = format == 0   ? e4m3s(o * k)
+                      : format == 1 ? bf16s(o * k, NORMAL, .05f)
+                      : format == 2 ? floats(o * k, NORMAL, .05f)
+                                    : bytes(o * k / 2, 0, 255);
+        int64_t blocks = format == 0 ? (o + 31) / 32 * (k / 32) : o * (k / 32);
+        size_t scale = bytes(format == 0 || format == 3 ? blocks : 1, 115, 122);
+        send();
+        for (int s = 0; s < N_SIDES; s++) {
+            struct hx_weight m = {.format = format == 0   ? HX_FORMAT_FP8
+                                            : format == 3 ? HX_FORMAT_FP4
+                                                          : HX_FORMAT_DENSE,
+                                  .n_out = o,
+                                  .n_in = k};
+            m.part[HX_PART_DATA] = at_side(s,
+                                           format == 0   ? HX_DTYPE_F8_E4M3
+                                           : format == 1 ? HX_DTYPE_BF16
+                                           : format == 2 ? HX_DTYPE_F32
+                                                         : HX_DTYPE_I8,
+                                           code, o, format == 3 ? k / 2 : k, 0);
+            if (format == 0 || format == 3)
+                m.part[HX_PART_SCALE] =
+                    at_side(s, HX_DTYPE_F8_E8M0, scale, format == 0 ? (o + 31) / 32 : o, k / 32, 0);
+            struct hx_tensor tx = at_side(s, HX_DTYPE_BF16, x, n, k, 0),
+                             ty = at_side(s, HX_DTYPE_F32, y, n, o, 0);
+            RUN(s, linear, &m, false, &tx, &ty);
+            CHECK(side[s].be->sync(side[s].dev, ERR));
+            if (s == CPU)
                 continue;
-            begin();
-            size_t x = bf16s(n * k, kind, 1), y = take((size_t)(n * o) * 4);
-            size_t code = format == 0   ? e4m3s(o * k)
-                          : format == 1 ? bf16s(o * k, NORMAL, .05f)
-                          : format == 2 ? floats(o * k, NORMAL, .05f)
-                                        : bytes(o * k / 2, 0, 255);
-            int64_t blocks = format == 0 ? (o + 31) / 32 * (k / 32) : o * (k / 32);
-            size_t scale = bytes(format == 0 || format == 3 ? blocks : 1, 115, 122);
-            send();
-            for (int s = 0; s < N_SIDES; s++) {
-                struct hx_weight m = {.format = format == 0   ? HX_FORMAT_FP8
-                                                : format == 3 ? HX_FORMAT_FP4
-                                                              : HX_FORMAT_DENSE,
-                                      .n_out = o,
-                                      .n_in = k};
-                m.part[HX_PART_DATA] = at_side(s,
-                                               format == 0   ? HX_DTYPE_F8_E4M3
-                                               : format == 1 ? HX_DTYPE_BF16
-                                               : format == 2 ? HX_DTYPE_F32
-                                                             : HX_DTYPE_I8,
-                                               code, o, format == 3 ? k / 2 : k, 0);
-                if (format == 0 || format == 3)
-                    m.part[HX_PART_SCALE] = at_side(s, HX_DTYPE_F8_E8M0, scale,
-                                                    format == 0 ? (o + 31) / 32 : o, k / 32, 0);
-                struct hx_tensor tx = at_side(s, HX_DTYPE_BF16, x, n, k, 0),
-                                 ty = at_side(s, HX_DTYPE_F32, y, n, o, 0);
+            snprintf(what, sizeof(what), "linear, %s, %s, %d of %lld x %lld", kind_name[kind],
+                     format_name[format], n, (long long)o, (long long)k);
+            same(what, HX_DTYPE_F32, y, n * o, ACTIVATION);
+            struct rows all = keep(y, (size_t)o * 4, n);
+            for (int i = 0; i<n; i += n> 8 ? 11 : 1) {
+                tx.ne[0] = ty.ne[0] = 1;
+                tx.data = side[s].base + x + (size_t)(i * k) * 2;
                 RUN(s, linear, &m, false, &tx, &ty);
-                CHECK(side[s].be->sync(side[s].dev, ERR));
-                if (s == CPU)
-                    continue;
-                snprintf(what, sizeof(what), "linear, %s, format %d, %d of %lld x %lld",
-                         kind_name[kind], format, n, (long long)o, (long long)k);
-                same(what, HX_DTYPE_F32, y, n * o, ACTIVATION);
-                struct rows all = keep(y, (size_t)o * 4, n);
-                for (int i = 0; i<n; i += n> 8 ? 11 : 1) {
-                    tx.ne[0] = ty.ne[0] = 1;
-                    tx.data = side[s].base + x + (size_t)(i * k) * 2;
-                    RUN(s, linear, &m, false, &tx, &ty);
-                    same_alone(what, &all, i);
-                }
-                free(all.all);
+                same_alone(what, &all, i);
             }
+            free(all.all);
         }
     }
 }
 
 int main(int argc, char **argv)
 {
-    enum { N = sizeof(index_cases) / sizeof(index_cases[0]) };
-    struct CMUnitTest tests[N + 4] = {
+    enum {
+        N = sizeof(index_cases) / sizeof(index_cases[0]),
+        M = sizeof(linear_cases) / sizeof(linear_cases[0])
+    };
+    struct CMUnitTest tests[3 + M + N] = {
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_site),
         cmocka_unit_test(test_route),
-        cmocka_unit_test(test_linear),
     };
-    static char names[N][48];
-    for (int i = 0; i < N; i++) {
-        snprintf(names[i], sizeof(names[i]), "index, %s", index_cases[i].name);
-        tests[4 + i] = (struct CMUnitTest){.name = names[i],
-                                           .test_func = test_index,
-                                           .initial_state = (void *)(uintptr_t)&index_cases[i]};
+    static char names[M + N][48];
+    for (int i = 0; i < M + N; i++) {
+        const struct linear_case *c = &linear_cases[i < M ? i : 0];
+        if (i < M)
+            snprintf(names[i], sizeof(names[i]), "linear, %s %lld x %lld", format_name[c->format],
+                     (long long)c->n_out, (long long)c->n_in);
+        else
+            snprintf(names[i], sizeof(names[i]), "index, %s", index_cases[i - M].name);
+        tests[3 + i] = (struct CMUnitTest){
+            .name = names[i],
+            .test_func = i < M ? test_linear : test_index,
+            .initial_state = i < M ? (void *)(uintptr_t)c : (void *)(uintptr_t)&index_cases[i - M]};
     }
-    return run_sides("ops", tests, N + 4, argc, argv);
+    return run_sides("ops", tests, 3 + M + N, argc, argv);
 }
