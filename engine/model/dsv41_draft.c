@@ -73,6 +73,20 @@ void hx_draft_memory(const struct hx_hparams *h, int n_ranks, int max_rows, int 
     *device = lay_out(h, n_ranks, max_rows, max_seq, &d, end) + *pinned;
 }
 
+/* Rows of the main model are moved whole while some of their slots are still to come: what is moved
+ * then is zeros, not what the memory held before. */
+static int clear_main(struct hx_forward *f, size_t bytes, struct hx_error *err)
+{
+    void *zeros = calloc(1, bytes);
+    if (!zeros)
+        return hx_fail(err, -ENOMEM, "out of memory");
+    int r = f->be->upload(f->dev, f->draft->main.data, zeros, bytes, err);
+    if (r == 0)
+        r = f->be->sync(f->dev, err);
+    free(zeros);
+    return r;
+}
+
 static int open_memory(struct hx_forward *f, int max_rows, struct hx_error *err)
 {
     struct hx_draft *d = f->draft;
@@ -86,7 +100,7 @@ static int open_memory(struct hx_forward *f, int max_rows, struct hx_error *err)
     struct hx_tensor *t[N_VALUES] = {&d->main, &d->base, &d->logits, &d->latent, &d->z};
     for (int i = 0; i < N_VALUES; i++)
         t[i]->data = (uint8_t *)f->be->address(d->mem) + (i ? end[i - 1] : 0);
-    return 0;
+    return clear_main(f, end[0], err);
 }
 
 int hx_draft_open(struct hx_forward *f, const struct hx_model *m, int max_rows, int max_seq,

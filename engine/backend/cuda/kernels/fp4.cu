@@ -112,6 +112,8 @@ struct down_rows {
     __device__ const uint16_t *row(const cursor &c, int, int, int r) const
     {
         const struct fp4_job *job = &p.job[c.job];
+        if (job->ff == 0) /* nothing was written; what is read is not used */
+            return p.a.z;
         return p.t + job->pair[r < job->n ? r : 0] * p.a.ff;
     }
     __device__ void finish(const cursor &, const struct gemv_shape &s, int place, int n,
