@@ -206,16 +206,22 @@ static int check_memory(struct bench *b, const struct hx_rank_options *o, struct
 {
     struct hx_placement p;
     struct hx_memory_plan plan;
-    const struct hx_memory_wish wish = {
-        .max_tok = o->max_tok,
-        .max_seq = o->max_seq,
-        .drafts = o->drafts,
-        .kv = o->kv,
-        .device_bytes = strcmp(b->backend, "cpu") == 0 ? (int64_t)hx_memory_available() : 0};
+    uint64_t bytes = 0;
+    bool card = false;
+    int r = hx_memory_free(b->backend, &bytes, &card, err);
+    if (r < 0)
+        return r;
+    const struct hx_memory_wish wish = {.max_tok = o->max_tok,
+                                        .max_seq = o->max_seq,
+                                        .drafts = o->drafts,
+                                        .kv = o->kv,
+                                        .device_bytes = (int64_t)bytes,
+                                        .kernel_bytes = card ? (int64_t)HX_CUDA_SCRATCH : 0,
+                                        .graph_bytes = card ? HX_CARD_RESERVE : 0};
     enum hx_layout layout = b->n_ranks == 4   ? HX_LAYOUT_TP4
                             : b->n_ranks == 2 ? HX_LAYOUT_TP2
                                               : HX_LAYOUT_CPU;
-    int r = hx_place_config(&b->hp, &b->maps, b->syn.bits, layout, &p, err);
+    r = hx_place_config(&b->hp, &b->maps, b->syn.bits, layout, &p, err);
     if (r == 0)
         r = hx_memory_plan(&b->hp, &b->maps, &p, &wish, &plan, err);
     if (r == 0)

@@ -52,20 +52,6 @@ static int check_options(const struct hx_engine_options *o, struct hx_error *err
     return 0;
 }
 
-/* Memory for weights, buffers and KV state that is free, 0: unknown; whether it is a card's own. */
-static int free_memory(const char *backend, uint64_t *bytes, bool *card, struct hx_error *err)
-{
-    const struct hx_backend *be = hx_backend_select(backend, err);
-    uint64_t total;
-    if (!be)
-        return -ENODEV;
-    *card = be->memory != NULL;
-    if (*card)
-        return be->memory(0, bytes, &total, err);
-    *bytes = hx_memory_available();
-    return 0;
-}
-
 /* The pool: as many tokens as asked for, or as the sequences can use and half of the host's memory
  * holds; check_memory fits it to a card's. */
 static int size_pool(const struct hx_engine *e, const struct hx_hparams *hp,
@@ -167,7 +153,7 @@ static int open_rank(struct hx_engine *e, struct hx_error *err)
                                   ? o->max_context
                                   : hp->max_positions;
         ro.max_context = e->info.max_context;
-        r = free_memory(o->backend, &memory, &card, err);
+        r = hx_memory_free(o->backend, &memory, &card, err);
     }
     if (r == 0)
         r = size_pool(e, hp, maps, memory, card, &ro.kv, err);

@@ -168,3 +168,16 @@ uint64_t hx_memory_available(void)
         fclose(f);
     return (uint64_t)kib << 10;
 }
+
+int hx_memory_free(const char *backend, uint64_t *bytes, bool *card, struct hx_error *err)
+{
+    const struct hx_backend *be = hx_backend_select(backend, err);
+    uint64_t total;
+    if (!be)
+        return -ENODEV;
+    *card = be->memory != NULL;
+    if (*card)
+        return be->memory(0, bytes, &total, err);
+    *bytes = hx_memory_available();
+    return 0;
+}

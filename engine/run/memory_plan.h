@@ -57,5 +57,8 @@ int hx_memory_plan(const struct hx_hparams *hp, const struct hx_maps *maps,
 
 /* Memory of the host that can be had without swapping, bytes; 0: unknown. */
 uint64_t hx_memory_available(void);
+/* What device 0 of a back end has free for weights, buffers and KV state, bytes, 0: unknown; card:
+ * whether that is memory of its own, else the host's. */
+int hx_memory_free(const char *backend, uint64_t *bytes, bool *card, struct hx_error *err) HX_MUST;
 
 #endif

@@ -249,6 +249,19 @@ static void test_pools(void **state)
     assert_int_equal(hx_memory_plan(&hp, &maps, &p, &w, &plan, &err), -ENOTSUP);
 }
 
+static void test_free(void **state)
+{
+    uint64_t bytes = 0;
+    bool card = true;
+    struct hx_error err;
+    (void)state;
+    assert_int_equal(hx_memory_free("cpu", &bytes, &card, &err), 0);
+    assert_false(card);
+    assert_int_equal(bytes > 0, hx_memory_available() > 0);
+    assert_int_equal(hx_memory_free("abacus", &bytes, &card, &err), -ENODEV);
+    assert_non_null(strstr(err.text, "abacus"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -256,6 +269,7 @@ int main(void)
         cmocka_unit_test(test_released_on_four_cards),
         cmocka_unit_test(test_released_that_does_not_fit),
         cmocka_unit_test(test_pools),
+        cmocka_unit_test(test_free),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
