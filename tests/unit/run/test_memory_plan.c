@@ -249,7 +249,7 @@ static void test_pools(void **state)
     assert_int_equal(hx_memory_plan(&hp, &maps, &p, &w, &plan, &err), -ENOTSUP);
 }
 
-static void test_free(void **state)
+static void test_free_memory(void **state)
 {
     uint64_t bytes = 0;
     bool card = true;
@@ -269,7 +269,7 @@ int main(void)
         cmocka_unit_test(test_released_on_four_cards),
         cmocka_unit_test(test_released_that_does_not_fit),
         cmocka_unit_test(test_pools),
-        cmocka_unit_test(test_free),
+        cmocka_unit_test(test_free_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
