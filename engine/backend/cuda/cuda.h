@@ -12,11 +12,14 @@ struct hx_cuda_table {
     struct hx_cuda_table *next;
 };
 
-/* Where blocks of a launch meet: two words of a grid's barrier, counters, barriers of index rows,
- * 64-bit words of the best of a row. */
+/* Where blocks of a launch meet: a grid's barrier, counters, barriers of index rows, 64-bit words
+ * of the best of a row, barriers of rows of attention. */
 #define HX_CUDA_INDEX_BARRIERS (2 + HX_CUDA_COUNTERS)
 #define HX_CUDA_BEST_WORDS     (HX_CUDA_INDEX_BARRIERS + 2 * HX_CUDA_INDEX_TILE)
-#define HX_CUDA_MEETING_WORDS  (HX_CUDA_BEST_WORDS + 2 * HX_CUDA_BEST_ROWS)
+#define HX_CUDA_ATTEND_WORDS   (HX_CUDA_BEST_WORDS + 2 * HX_CUDA_BEST_ROWS)
+#define HX_CUDA_MEETING_WORDS  (HX_CUDA_ATTEND_WORDS + HX_CUDA_COUNTERS)
+
+#define HX_CUDA_SITE_ROOM ((size_t)2 << 20) /* of HX_CUDA_SCRATCH: sums of a site of few rows */
 
 struct hx_device {
     int index;
@@ -26,7 +29,11 @@ struct hx_device {
     cudaStream_t side;        /* what runs beside it for a while */
     cudaEvent_t fork, joined; /* of the two */
     const void *forked;       /* rows that are there at the last fork, NULL: none */
-    uint8_t *scratch;         /* device */
+    uint8_t *memory;          /* device: [HX_CUDA_SCRATCH], the site's room and scratch */
+    uint8_t *site_room;       /* sums of mix */
+    struct hx_cuda_mix mix;   /* coefficients that are still to be made; n_row 0: none */
+    uint8_t *scratch;         /* [scratch_size] */
+    size_t scratch_size;
     size_t used;
     uint32_t *counters; /* device: HX_CUDA_MEETING_WORDS, all zero at first */
     uint32_t *fault;    /* host, mapped: enum hx_cuda_fault */
@@ -45,6 +52,8 @@ int hx_cuda_check(cudaError_t e, const char *what, struct hx_error *err);
  */
 void *hx_cuda_scratch(struct hx_device *dev, size_t n, struct hx_error *err);
 void hx_cuda_scratch_reset(struct hx_device *dev, size_t mark);
+/* Makes the coefficients that are still to be made, before anybody reads or moves them. */
+int hx_cuda_settle(struct hx_device *dev, struct hx_error *err);
 
 struct hx_cuda_weight hx_cuda_weight(const struct hx_weight *w);
 /* One weight, or the experts of a layer by a device list of choices. The table is made at the first

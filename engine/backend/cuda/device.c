@@ -35,7 +35,10 @@ static int open_memory(struct hx_device *d, struct hx_error *err)
         r = hx_cuda_check(cudaEventCreateWithFlags(&d->joined, cudaEventDisableTiming),
                           "creating an event", err);
     if (r == 0)
-        r = hx_cuda_check(cudaMalloc((void **)&d->scratch, HX_CUDA_SCRATCH), "working memory", err);
+        r = hx_cuda_check(cudaMalloc((void **)&d->memory, HX_CUDA_SCRATCH), "working memory", err);
+    d->site_room = d->memory;
+    d->scratch = d->memory + HX_CUDA_SITE_ROOM;
+    d->scratch_size = HX_CUDA_SCRATCH - HX_CUDA_SITE_ROOM;
     const size_t counters = HX_CUDA_MEETING_WORDS * sizeof(*d->counters);
     if (r == 0)
         r = hx_cuda_check(cudaMalloc((void **)&d->counters, counters), "counters", err);
@@ -71,7 +74,7 @@ static void cuda_close(struct hx_device *d)
         cudaFree((void *)(uintptr_t)t->choice.table);
         free(t);
     }
-    cudaFree(d->scratch);
+    cudaFree(d->memory);
     cudaFree(d->counters);
     cudaFreeHost(d->fault);
     free(d);
@@ -188,13 +191,15 @@ static int cuda_upload(struct hx_device *d, void *dst, const void *src, size_t s
 static int cuda_download(struct hx_device *d, void *dst, const void *src, size_t size,
                          struct hx_error *err)
 {
-    return transfer(d, dst, src, size, cudaMemcpyDeviceToHost, "download", err);
+    int r = hx_cuda_settle(d, err);
+    return r < 0 ? r : transfer(d, dst, src, size, cudaMemcpyDeviceToHost, "download", err);
 }
 
 static int cuda_copy(struct hx_device *d, void *dst, const void *src, size_t size,
                      struct hx_error *err)
 {
-    return transfer(d, dst, src, size, cudaMemcpyDeviceToDevice, "copy", err);
+    int r = hx_cuda_settle(d, err);
+    return r < 0 ? r : transfer(d, dst, src, size, cudaMemcpyDeviceToDevice, "copy", err);
 }
 
 static int cuda_sync(struct hx_device *d, struct hx_error *err)
@@ -205,7 +210,9 @@ static int cuda_sync(struct hx_device *d, struct hx_error *err)
         [HX_CUDA_NAN_DRAFT] = "draft logits: NaN",
         [HX_CUDA_NAN_LOGITS] = "logits: NaN",
     };
-    int r = hx_cuda_check(cudaStreamSynchronize(d->stream), "queued work", err);
+    int r = hx_cuda_settle(d, err);
+    if (r == 0)
+        r = hx_cuda_check(cudaStreamSynchronize(d->stream), "queued work", err);
     uint32_t fault = *(volatile uint32_t *)d->fault;
     *d->fault = HX_CUDA_OK;
     if (r == 0 && fault != HX_CUDA_OK)
@@ -221,15 +228,20 @@ struct hx_graph {
 
 static int capture_begin(struct hx_device *d, struct hx_error *err)
 {
-    return hx_cuda_check(cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal),
-                         "recording", err);
+    int r = hx_cuda_settle(d, err);
+    return r < 0
+               ? r
+               : hx_cuda_check(cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal),
+                               "recording", err);
 }
 
 static int capture_end(struct hx_device *d, struct hx_graph **out, struct hx_error *err)
 {
     cudaGraph_t graph = NULL;
     struct hx_graph *g = calloc(1, sizeof(*g));
+    int settled = hx_cuda_settle(d, err);
     int r = hx_cuda_check(cudaStreamEndCapture(d->stream, &graph), "recording", err);
+    r = r == 0 ? settled : r;
     if (r == 0 && !g)
         r = hx_fail(err, -ENOMEM, "out of memory");
     if (r == 0)
@@ -283,10 +295,10 @@ static int sample_clock(struct hx_device *d, void *out, int n, struct hx_error *
 void *hx_cuda_scratch(struct hx_device *dev, size_t n, struct hx_error *err)
 {
     n = (n + 255) / 256 * 256;
-    if (n > HX_CUDA_SCRATCH - dev->used) {
+    if (n > dev->scratch_size - dev->used) {
         hx_fail(err, -ENOMEM,
                 "cuda: a kernel needs %zu bytes of working memory, %zu of %zu are left", n,
-                HX_CUDA_SCRATCH - dev->used, (size_t)HX_CUDA_SCRATCH);
+                dev->scratch_size - dev->used, dev->scratch_size);
         return NULL;
     }
     void *p = dev->scratch + dev->used;
@@ -297,6 +309,15 @@ void *hx_cuda_scratch(struct hx_device *dev, size_t n, struct hx_error *err)
 void hx_cuda_scratch_reset(struct hx_device *dev, size_t mark)
 {
     dev->used = mark;
+}
+
+int hx_cuda_settle(struct hx_device *dev, struct hx_error *err)
+{
+    if (dev->mix.n_row == 0)
+        return 0;
+    int r = hx_cuda_check(hx_cu_site_mix(dev->stream, &dev->mix), "hc_mix", err);
+    dev->mix.n_row = 0;
+    return r;
 }
 
 /* The two differ in which kernels their devices take. */

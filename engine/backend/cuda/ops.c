@@ -26,6 +26,7 @@ static struct hx_cuda_batch pack_batch(const struct hx_batch *b)
 static int embed(struct hx_device *dev, const struct hx_weight *w, const int32_t *tokens,
                  struct hx_tensor *streams, struct hx_tensor *pre, struct hx_error *err)
 {
+    dev->mix.n_row = 0; /* of a pass that failed */
     return LAUNCH(hx_cu_embed(dev->stream, w->part[HX_PART_DATA].data, tokens, (int)streams->ne[0],
                               (int)streams->ne[1], streams->ne[2], streams->data, pre->data),
                   "embed");
@@ -69,8 +70,10 @@ static int keep_rows(struct hx_device *dev, struct hx_tensor *x, const int32_t *
                      struct hx_error *err)
 {
     size_t bytes = (size_t)row_len(x) * hx_dtype_size(x->dtype);
-    int r = LAUNCH(hx_cu_keep_rows(dev->stream, x->data, bytes, row, n, dev->scratch + dev->used,
-                                   HX_CUDA_SCRATCH - dev->used),
+    int r = hx_cuda_settle(dev, err);
+    if (r == 0)
+        r = LAUNCH(hx_cu_keep_rows(dev->stream, x->data, bytes, row, n, dev->scratch + dev->used,
+                                   dev->scratch_size - dev->used),
                    "keep_rows");
     x->ne[0] = n;
     return r;
@@ -93,14 +96,16 @@ static int hc_mix(struct hx_device *dev, const struct hx_hc_args *a, struct hx_e
                            .pre = a->pre->data,
                            .post = a->post->data,
                            .comb = a->comb->data};
-    return c.n_row ? LAUNCH(hx_cu_hc_mix(dev->stream, &c), "hc_mix") : 0;
+    int r = hx_cuda_settle(dev, err);
+    return r == 0 && c.n_row ? LAUNCH(hx_cu_hc_mix(dev->stream, &c), "hc_mix") : r;
 }
 
 static int hc_collapse(struct hx_device *dev, const struct hx_tensor *streams,
                        const struct hx_tensor *pre, struct hx_tensor *x, struct hx_error *err)
 {
-    if (streams->ne[0] == 0)
-        return 0;
+    int r = hx_cuda_settle(dev, err);
+    if (r < 0 || streams->ne[0] == 0)
+        return r;
     return LAUNCH(hx_cu_hc_collapse(dev->stream, streams->data, pre->data, (int)streams->ne[0],
                                     (int)streams->ne[1], streams->ne[2], x->data),
                   "hc_collapse");
@@ -109,8 +114,9 @@ static int hc_collapse(struct hx_device *dev, const struct hx_tensor *streams,
 static int hc_expand(struct hx_device *dev, const struct hx_tensor *y, const struct hx_tensor *post,
                      const struct hx_tensor *comb, struct hx_tensor *streams, struct hx_error *err)
 {
-    if (streams->ne[0] == 0)
-        return 0;
+    int r = hx_cuda_settle(dev, err);
+    if (r < 0 || streams->ne[0] == 0)
+        return r;
     return LAUNCH(hx_cu_hc_expand(dev->stream, y->data, post->data, comb->data, (int)streams->ne[0],
                                   (int)streams->ne[1], streams->ne[2], streams->data),
                   "hc_expand");
@@ -121,10 +127,11 @@ static int hc_expand(struct hx_device *dev, const struct hx_tensor *y, const str
 
 static int hc_site(struct hx_device *dev, const struct hx_site_args *a, struct hx_error *err)
 {
-    int n = (int)a->streams->ne[0], n_stream = (int)a->streams->ne[1], r = 0;
+    int n = (int)a->streams->ne[0], n_stream = (int)a->streams->ne[1];
     int64_t d = a->streams->ne[2];
-    if (!hx_cu_site_takes(n_stream, d)) {
-        if (a->y)
+    int r = hx_cuda_settle(dev, err);
+    if (r < 0 || !hx_cu_site_takes(n_stream, d)) {
+        if (r == 0 && a->y)
             r = hc_expand(dev, a->y, a->mix.post, a->mix.comb, a->streams, err);
         if (r == 0)
             r = hc_collapse(dev, a->streams, a->pre, a->x, err);
@@ -132,8 +139,10 @@ static int hc_site(struct hx_device *dev, const struct hx_site_args *a, struct h
             r = rms_norm(dev, a->norm, a->norm_eps, a->x, a->x, err);
         return r < 0 ? r : hc_mix(dev, &a->mix, err);
     }
-    size_t mark = dev->used;
-    void *room = hx_cuda_scratch(dev, hx_cu_site_room(n < SITE_TILE ? n : SITE_TILE, d), err);
+    size_t mark = dev->used, bytes = hx_cu_site_room(n < SITE_TILE ? n : SITE_TILE, d);
+    /* Few rows leave their sums until a later launch takes them along. */
+    bool later = n <= SITE_TILE && bytes <= HX_CUDA_SITE_ROOM;
+    void *room = later ? dev->site_room : hx_cuda_scratch(dev, bytes, err);
     r = room ? 0 : -ENOMEM;
     for (int64_t t = 0; r == 0 && t < n; t += SITE_TILE) {
         struct hx_cuda_site c = {.n_row = n - t < SITE_TILE ? (int)(n - t) : SITE_TILE,
@@ -155,7 +164,9 @@ static int hc_site(struct hx_device *dev, const struct hx_site_args *a, struct h
                                  .x = (uint16_t *)a->x->data + t * d,
                                  .room = room,
                                  .barrier = dev->counters};
-        r = LAUNCH(hx_cu_site(dev->stream, &c, dev->n_sm), "hc_site");
+        r = LAUNCH(hx_cu_site(dev->stream, &c, dev->n_sm, &dev->mix), "hc_site");
+        if (r == 0 && !later)
+            r = hx_cuda_settle(dev, err);
     }
     hx_cuda_scratch_reset(dev, mark);
     return r;
@@ -226,7 +237,7 @@ static int product(struct hx_device *dev, const struct hx_cuda_choice *c, const 
     int tile = n;
     if (c->has_exl3) {
         size_t row = (size_t)(c->k_padded + c->n_padded) * sizeof(double);
-        int64_t fit = (int64_t)((HX_CUDA_SCRATCH - dev->used - 1024) / 2 / row);
+        int64_t fit = (int64_t)((dev->scratch_size - dev->used - 1024) / 2 / row);
         tile = fit < n ? (int)fit / x_div * x_div : n;
         if (tile < 1)
             return hx_fail(err, -ENOMEM, "cuda: no working memory for a product");
@@ -266,7 +277,7 @@ static int linear_rows(struct hx_device *dev, const struct hx_weight *w, int64_t
     if (y->dtype == HX_DTYPE_F32)
         return product(dev, &c, x->data, 1, x_stride, group, n, y->data, err);
     size_t mark = dev->used, row = (size_t)c.n_out * sizeof(float);
-    int64_t fit = (int64_t)((HX_CUDA_SCRATCH - dev->used) / 4 / row);
+    int64_t fit = (int64_t)((dev->scratch_size - dev->used) / 4 / row);
     int tile = fit < 1 ? 1 : fit < n ? (int)fit : n;
     float *f = hx_cuda_scratch(dev, (size_t)tile * row, err);
     if (!f)
@@ -343,10 +354,12 @@ static int route(struct hx_device *dev, const struct hx_route_args *a, struct hx
         /* The shared expert of the same rows may run from here on. */
         int e = LAUNCH(cudaEventRecord(dev->fork, dev->stream), "route");
         dev->forked = a->z->data;
-        return e < 0
-                   ? e
-                   : LAUNCH(hx_cu_router(dev->stream, &c, &gate.one, a->z->data, dev->counters + 2),
-                            "route");
+        if (e == 0)
+            e = LAUNCH(
+                hx_cu_router(dev->stream, &c, &gate.one, a->z->data, dev->counters + 2, &dev->mix),
+                "route");
+        dev->mix.n_row = 0;
+        return e;
     }
     int r = product(dev, &gate, a->z->data, 1, gate.n_in, 0, c.n_row, c.score, err);
     return r < 0 ? r : LAUNCH(hx_cu_route(dev->stream, &c), "route");
@@ -470,7 +483,7 @@ static int grouped_experts(struct hx_device *dev, const struct hx_experts_args *
                              .limit = x->limit};
     /* The larger half of the room: what linear needs for other formats comes on top. */
     size_t row = room_of(&a, 64) / 64 + (size_t)width * 10 + (size_t)d * 4;
-    int64_t fit = (int64_t)((HX_CUDA_SCRATCH - dev->used) / 2 / row);
+    int64_t fit = (int64_t)((dev->scratch_size - dev->used) / 2 / row);
     int tile = fit < 1 ? 1 : fit < n ? (int)fit : n;
     size_t rows = (size_t)tile;
     float *left = hx_cuda_scratch(dev, rows * (size_t)width * 4, err);
@@ -521,7 +534,7 @@ static int experts(struct hx_device *dev, const struct hx_experts_args *x, struc
     int64_t ff = x->s1->n_out > w[0].n_out ? x->s1->n_out : w[0].n_out;
     size_t pair = (size_t)(2 * ff + d) * 4 + (size_t)ff * 2;
     size_t row = pair * (size_t)used + (size_t)d * 4;
-    int64_t fit = (int64_t)((HX_CUDA_SCRATCH - dev->used) / 2 / row);
+    int64_t fit = (int64_t)((dev->scratch_size - dev->used) / 2 / row);
     int tile = fit < 1 ? 1 : fit < n ? (int)fit : n;
     size_t pairs = (size_t)tile * (size_t)used;
     struct expert_room k = {0};
@@ -597,7 +610,7 @@ static int index_select(struct hx_device *dev, const struct hx_index_args *a, st
         return r;
     size_t blocks = (size_t)(c.most / c.cand_block + 1),
            row = ((size_t)c.most + blocks) * 4 + (64 << 10);
-    int64_t fit = (int64_t)((HX_CUDA_SCRATCH - dev->used - 1024) / row);
+    int64_t fit = (int64_t)((dev->scratch_size - dev->used - 1024) / row);
     fit = fit > a->batch->n_row ? a->batch->n_row : fit;
     c.tile = (int)(fit < 1 ? 1 : fit > HX_CUDA_INDEX_TILE ? HX_CUDA_INDEX_TILE : fit);
     c.score = hx_cuda_scratch(dev, (size_t)c.tile * (size_t)c.most * 4, err);
@@ -642,7 +655,9 @@ static int attend(struct hx_device *dev, const struct hx_attend_args *a, struct 
                                .scale = a->scale,
                                .freq = a->freq ? a->freq->data : NULL,
                                .n_freq = a->freq ? (int)a->freq->ne[0] : 0,
-                               .o = a->o->data};
+                               .o = a->o->data,
+                               .meeting = dev->counters + HX_CUDA_ATTEND_WORDS,
+                               .n_sm = dev->n_sm};
     int r = 0;
     c.batch = pack_batch(a->batch);
     if (c.batch.n_row == 0)
@@ -650,13 +665,16 @@ static int attend(struct hx_device *dev, const struct hx_attend_args *a, struct 
     if (dev->exact || !hx_cu_attend_split_takes(&c))
         return attend_plain(dev, a, &c, err);
     size_t mark = dev->used, row = hx_cu_attend_split_room(&c, 1);
-    int64_t fit = (int64_t)((HX_CUDA_SCRATCH - dev->used) / 2 / row);
+    int64_t fit = (int64_t)((dev->scratch_size - dev->used) / 2 / row);
     int n = c.batch.n_row, tile = fit < 1 ? 1 : fit < n ? (int)fit : n;
     float *room = hx_cuda_scratch(dev, (size_t)tile * row, err);
     r = room ? 0 : -ENOMEM;
-    for (int at = 0; r == 0 && at < n; at += tile)
-        r = LAUNCH(hx_cu_attend_split(dev->stream, &c, at, n - at < tile ? n - at : tile, room),
-                   "attend");
+    for (int at = 0; r == 0 && at < n; at += tile) {
+        r = LAUNCH(
+            hx_cu_attend_split(dev->stream, &c, at, n - at < tile ? n - at : tile, room, &dev->mix),
+            "attend");
+        dev->mix.n_row = 0;
+    }
     hx_cuda_scratch_reset(dev, mark);
     return r;
 }

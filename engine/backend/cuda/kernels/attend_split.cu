@@ -1,14 +1,19 @@
 /* Attention of few rows on tensor cores, split over keys (docs/kernels.md, "Attention").
  *
  * All heads share one latent, so a block decodes 32 keys once into shared memory and multiplies
- * them with 16 heads of a row: scores, then weighted values, each by m16n8k16 BF16. A second kernel
- * joins the splits in order, adds the sink and divides. A row's splits are those of its own keys,
+ * them with 16 heads of a row: scores, then weighted values, each by m16n8k16 BF16. The splits of a
+ * row are joined in order, with the sink and the division: by the same blocks, which meet, if all
+ * blocks fit the card together, else by a second launch. A row's splits are those of its own keys,
  * so its bits do not depend on other rows. */
-#include "backend/cuda/kernels/numeric.cuh"
+#include "backend/cuda/kernels/site_mix.cuh"
 
-#define KEYS    32 /* of a block */
-#define HEADS   16
-#define THREADS 128
+#define KEYS      32 /* of a block */
+#define HEADS     16
+#define WARPS     16 /* of a block: few are there together, so their latency is what counts */
+#define THREADS   (32 * WARPS)
+#define JOINED    20  /* splits whose values are on their way together */
+#define MAX_SPLIT 240 /* and what is read behind the last one: zero */
+static_assert(HEADS == WARPS && KEYS == 32, "a warp a head, a lane a key");
 
 static __device__ __forceinline__ void load4(uint32_t r[4], const uint16_t *p)
 {
@@ -26,30 +31,40 @@ static __device__ __forceinline__ void load4_transposed(uint32_t r[4], const uin
                  : "r"(at));
 }
 
+static __device__ __forceinline__ void load2(uint32_t r[2], const uint16_t *p)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(p);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(at));
+}
+
 struct key {
     const uint8_t *codes, *scales; /* codes NULL: behind the last key */
     bool compressed;
 };
 
-/* Keys of row t in listed order: window oldest first, then the selected rows. */
-static __device__ struct key find_key(const struct hx_cuda_attend &a, int64_t t, int64_t first,
-                                      int n_window, int n_key, int i)
+/* Key i of a row in listed order: window oldest first, then the selected rows, -1 behind the last
+ * one. first: position of the oldest. */
+static __device__ struct key find_key(const struct hx_cuda_attend &a, int64_t t, int seq,
+                                      int64_t first, int n_window, int i)
 {
     const struct hx_cuda_batch &b = a.batch;
-    int seq = b.seq[t];
-    if (i >= n_key)
-        return {NULL, NULL, false};
+    const struct hx_kv_view *kv = b.kv.of[seq];
     if (i >= n_window) {
-        const struct hx_kv_stream *s = &b.kv.of[seq]->comp[a.source];
-        int32_t j = a.sel[t * a.topk + (i - n_window)];
+        int at = i - n_window;
+        int32_t j = a.source >= 0 && at < a.topk ? a.sel[t * a.topk + at] : -1;
+        if (j < 0)
+            return {NULL, NULL, false};
+        const struct hx_kv_stream *s = &kv->comp[a.source];
         return {row_data(s, j), row_scale(s, j), true};
     }
-    int64_t p = first + i;
-    if (p < b.first_pos[seq]) {
-        const struct hx_kv_stream *s = &b.kv.of[seq]->window[a.layer];
+    int64_t p = first + i, fresh = p - b.first_pos[seq];
+    if (fresh < 0) {
+        const struct hx_kv_stream *s = &kv->window[a.layer];
         return {row_data(s, p), row_scale(s, p), false};
     }
-    int64_t row = b.first_row[seq] + (p - b.first_pos[seq]);
+    int64_t row = b.first_row[seq] + fresh;
     return {a.fresh_codes + row * a.d, a.fresh_scales + row * (a.d / 32), false};
 }
 
@@ -135,138 +150,97 @@ static __device__ __forceinline__ void decode16(const struct key &k, const struc
     *(uint4 *)(to + 8) = make_uint4(out[4], out[5], out[6], out[7]);
 }
 
-/* Cosine and sine of row t for frequency f. */
-static __device__ float2 turn_of(const struct hx_cuda_attend &a, int64_t t, int f)
-{
-    double s, c;
-    sincos((double)((float)a.batch.pos[t] * a.freq[f]), &s, &c);
-    return make_float2((float)c, (float)s);
-}
-
 /* What a block leaves: for each head maximum, sum of weights, weighted values. */
 struct partial {
     float *max, *sum; /* [splits][rows][heads] */
     float *value;     /* [splits][rows][heads][D] */
 };
 
+/* Shared memory of a block; rows padded against bank conflicts. */
+template <int D> struct tiles {
+    static constexpr int KP = D + 8, PP = KEYS + 8;
+    uint16_t k[KEYS * KP], q[HEADS * KP], p[HEADS * PP];
+    float part[4][HEADS][KEYS];              /* scores of quarters of the channels */
+    float weight[WARPS][MAX_SPLIT + JOINED]; /* of splits, while they are joined */
+    struct key keys[KEYS];
+    float2 turn[D / 2]; /* of the rotated channels */
+};
+
+/* A block's keys with its heads. */
 template <int D>
-static __global__ void split_keys(struct hx_cuda_attend a, int first_t, int n_t, struct partial out)
+static __device__ __forceinline__ void split_scores(const struct hx_cuda_attend &a, tiles<D> &m,
+                                                    const struct partial &out, size_t slot,
+                                                    int n_head)
 {
-    constexpr int KP = D + 8, PP = KEYS + 8; /* padded rows: no bank conflicts */
-    extern __shared__ __align__(16) uint16_t shared[];
-    uint16_t *k_tile = shared, *q_tile = k_tile + KEYS * KP, *p_tile = q_tile + HEADS * KP;
-    float *score = (float *)(p_tile + HEADS * PP); /* [HEADS][KEYS] */
-    __shared__ struct key keys[KEYS];
-    __shared__ float2 turn[D / 2]; /* of the rotated channels */
-    __shared__ int n_sel;
-    int split = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int64_t t = first_t + blockIdx.y;
-    int h0 = blockIdx.z * HEADS, n_head = a.n_head - h0 < HEADS ? a.n_head - h0 : HEADS;
-    const struct hx_cuda_batch &b = a.batch;
-    int seq = b.seq[t];
-    int64_t last = a.block ? b.first_pos[seq] + a.block - 1 : b.pos[t];
-    int64_t first = last - a.block - a.window + 1;
-    first = first > 0 ? first : 0;
-    int n_window = (int)(last - first + 1);
-    if (threadIdx.x == 0)
-        n_sel = 0;
-    __syncthreads();
-    if (a.source >= 0) { /* -1 behind the last one */
-        int mine = 0;
-        for (int i = threadIdx.x; i < a.topk; i += THREADS)
-            mine += a.sel[t * a.topk + i] >= 0;
-        atomicAdd(&n_sel, mine);
-    }
-    __syncthreads();
-    int n_key = n_window + n_sel, base = split * KEYS;
-    size_t slot = ((size_t)split * n_t + blockIdx.y) * a.n_head + h0;
-    if (base >= n_key) {
-        if (threadIdx.x < n_head) {
-            out.max[slot + threadIdx.x] = -INFINITY;
-            out.sum[slot + threadIdx.x] = 0;
-        }
-        return;
-    }
-    if (threadIdx.x < KEYS)
-        keys[threadIdx.x] = find_key(a, t, first, n_window, n_key, base + threadIdx.x);
-#pragma unroll
-    for (int j = 0; j < HEADS * D / 8 / THREADS; j++) {
-        int i = j * THREADS + threadIdx.x, h = i / (D / 8), c = i % (D / 8) * 8;
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (h < n_head)
-            v = *(const uint4 *)(a.q + (t * a.n_head + h0 + h) * D + c);
-        *(uint4 *)(q_tile + h * KP + c) = v;
-    }
-    if (a.freq && threadIdx.x < a.n_freq)
-        turn[threadIdx.x] = turn_of(a, t, threadIdx.x);
-    __syncthreads();
+    constexpr int KP = tiles<D>::KP, PP = tiles<D>::PP,
+                  PIECES = (KEYS * D / 16 + THREADS - 1) / THREADS;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     /* Loads of a thread's pieces first, then what is done to them. */
-    constexpr int PIECES = KEYS * D / 16 / THREADS;
     struct piece piece[PIECES];
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
         int i = j * THREADS + threadIdx.x;
-        piece[j] = load16(keys[i / (D / 16)], i % (D / 16) * 16);
+        if (i < KEYS * D / 16)
+            piece[j] = load16(m.keys[i / (D / 16)], i % (D / 16) * 16);
     }
-    for (int i = threadIdx.x; a.freq && i < HEADS * a.n_freq; i += THREADS) {
-        uint16_t *pair = q_tile + i / a.n_freq * KP + D - 2 * a.n_freq + 2 * (i % a.n_freq);
+    for (int f = lane; a.freq && f < a.n_freq; f += 32) { /* a warp a head */
+        uint16_t *pair = m.q + warp * KP + D - 2 * a.n_freq + 2 * f;
         float x = bf16_value(pair[0]), y = bf16_value(pair[1]);
-        float2 r = turn[i % a.n_freq];
+        float2 r = m.turn[f];
         pair[0] = to_bf16(x * r.x - y * r.y);
         pair[1] = to_bf16(x * r.y + y * r.x);
     }
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
         int i = j * THREADS + threadIdx.x;
-        decode16(keys[i / (D / 16)], piece[j], k_tile + i / (D / 16) * KP + i % (D / 16) * 16);
+        if (i < KEYS * D / 16)
+            decode16(m.keys[i / (D / 16)], piece[j], m.k + i / (D / 16) * KP + i % (D / 16) * 16);
     }
     __syncthreads();
-    /* Scores: a warp has 8 keys. */
+    /* Scores: a warp has 8 keys and every fourth step of 16 channels. */
     {
+        int quarter = warp / 4, k0 = warp % 4 * 8;
         float c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
-        const uint16_t *qa = q_tile + (lane % 16) * KP + lane / 16 * 8;
-        const uint16_t *kb = k_tile + (warp * 8 + lane % 8) * KP + lane / 8 * 8;
-#pragma unroll 4
-        for (int k = 0; k < D; k += 32) {
-            uint32_t q0[4], q1[4], kk[4];
-            load4(q0, qa + k);
-            load4(q1, qa + k + 16);
-            load4(kk, kb + k);
-            mma_bf16(c[0], q0, kk[0], kk[1]);
-            mma_bf16(c[1], q1, kk[2], kk[3]);
+        const uint16_t *qa = m.q + (lane % 16) * KP + lane / 16 * 8 + quarter * 16;
+        const uint16_t *kb = m.k + (k0 + lane % 8) * KP + lane / 8 % 2 * 8 + quarter * 16;
+#pragma unroll
+        for (int k = 0; k < D; k += 64) {
+            uint32_t q[4], kk[2];
+            load4(q, qa + k);
+            load2(kk, kb + k);
+            mma_bf16(c[k / 64 % 2], q, kk[0], kk[1]);
         }
-        for (int i = 0; i < 4; i++) {
-            int h = lane / 4 + 8 * (i >> 1), k = warp * 8 + lane % 4 * 2 + (i & 1);
-            score[h * KEYS + k] = base + k < n_key ? (c[0][i] + c[1][i]) * a.scale : -INFINITY;
-        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            m.part[quarter][lane / 4 + 8 * (i >> 1)][k0 + lane % 4 * 2 + (i & 1)] =
+                c[0][i] + c[1][i];
     }
     __syncthreads();
-    /* Eight threads a head. */
+    /* A warp a head, a lane a key. */
     {
-        int h = threadIdx.x / 8, part = threadIdx.x % 8;
-        float max = -INFINITY, sum = 0;
-        for (int k = part; k < KEYS; k += 8)
-            max = fmaxf(max, score[h * KEYS + k]);
-        for (int o = 4; o > 0; o /= 2)
+        float s = m.part[0][warp][lane] + m.part[1][warp][lane] +
+                  (m.part[2][warp][lane] + m.part[3][warp][lane]);
+        s = m.keys[lane].codes ? s * a.scale : -INFINITY;
+        float max = s;
+#pragma unroll
+        for (int o = 16; o > 0; o /= 2)
             max = fmaxf(max, __shfl_xor_sync(0xFFFFFFFFu, max, o));
-        for (int k = part; k < KEYS; k += 8) {
-            float p = expf(score[h * KEYS + k] - max);
-            sum += p;
-            p_tile[h * PP + k] = to_bf16(p);
-        }
-        for (int o = 4; o > 0; o /= 2)
+        float p = expf(s - max), sum = p;
+#pragma unroll
+        for (int o = 16; o > 0; o /= 2)
             sum += __shfl_xor_sync(0xFFFFFFFFu, sum, o);
-        if (part == 0 && h < n_head) {
-            out.max[slot + h] = max;
-            out.sum[slot + h] = sum;
+        m.p[warp * PP + lane] = to_bf16(p);
+        if (lane == 0 && warp < n_head) {
+            out.max[slot + warp] = max;
+            out.sum[slot + warp] = sum;
         }
     }
     __syncthreads();
-    /* Values: a warp has D / 4 channels, 16 at a time. */
-    const uint16_t *pa = p_tile + (lane % 16) * PP + lane / 16 * 8;
-    for (int c0 = warp * (D / 4); c0 < (warp + 1) * (D / 4); c0 += 16) {
+    /* Values: a warp 16 channels at a time. */
+    const uint16_t *pa = m.p + (lane % 16) * PP + lane / 16 * 8;
+    for (int c0 = warp * 16; c0 < D; c0 += 16 * WARPS) {
         float c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
-        const uint16_t *vb = k_tile + (lane % 8 + lane / 8 % 2 * 8) * KP + c0 + lane / 16 * 8;
+        const uint16_t *vb = m.k + (lane % 8 + lane / 8 % 2 * 8) * KP + c0 + lane / 16 * 8;
 #pragma unroll
         for (int k = 0; k < KEYS; k += 16) {
             uint32_t p[4], v[4];
@@ -275,86 +249,190 @@ static __global__ void split_keys(struct hx_cuda_attend a, int first_t, int n_t,
             mma_bf16(c[0], p, v[0], v[1]);
             mma_bf16(c[1], p, v[2], v[3]);
         }
+#pragma unroll
         for (int n = 0; n < 2; n++) {
-            for (int i = 0; i < 4; i++) {
-                int h = lane / 4 + 8 * (i >> 1), ch = c0 + 8 * n + lane % 4 * 2 + (i & 1);
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) {
+                int h = lane / 4 + 4 * i, ch = c0 + 8 * n + lane % 4 * 2;
                 if (h < n_head)
-                    out.value[(slot + h) * D + ch] = c[n][i];
+                    *(float2 *)(out.value + (slot + h) * D + ch) =
+                        make_float2(c[n][i], c[n][i + 1]);
             }
         }
     }
 }
 
-/* Splits in order, sink last, division. One block a row and head. */
-static __global__ void join(struct hx_cuda_attend a, int first_t, int n_t, int n_split,
-                            struct partial in)
+/* 32 channels of a row and head by a warp: splits in order, sink last, division. there: shared, the
+ * warp's own. Short code on purpose: it runs once. */
+template <int D>
+static __device__ __forceinline__ void
+join_head(const struct hx_cuda_attend &a, int64_t t, int row, int h, int c0, int n_t, int n_split,
+          const struct partial &in, float *there, const float2 *turn)
 {
-    extern __shared__ float weight[]; /* [n_split] of each split's values, then their sums */
-    float *sum = weight + n_split;
-    int64_t t = first_t + blockIdx.x, h = blockIdx.y;
-    size_t slot0 = (size_t)blockIdx.x * a.n_head + h, step = (size_t)n_t * a.n_head;
-    float sink = dense_value(&a.sink, h), max = -1e30f, den = 0;
-    for (int s = threadIdx.x; s < n_split; s += blockDim.x) {
-        weight[s] = in.max[slot0 + s * step];
-        sum[s] = in.sum[slot0 + s * step];
+    int lane = threadIdx.x % 32, i = c0 + lane;
+    size_t slot0 = (size_t)row * a.n_head + h, step = (size_t)n_t * a.n_head;
+    const float *value = in.value + slot0 * D + i;
+    const size_t next = step * D;
+    float sink = dense_value(&a.sink, h), max = -1e30f, den = 0, acc = 0;
+    for (int s = lane; s < n_split; s += 32) {
+        there[s] = __ldcg(&in.max[slot0 + s * step]);
+        max = fmaxf(max, there[s]);
     }
-    __syncthreads();
-    for (int s = 0; s < n_split; s++)
-        max = fmaxf(max, weight[s]);
-    __syncthreads();
-    for (int s = threadIdx.x; s < n_split; s += blockDim.x)
-        weight[s] = weight[s] == -INFINITY ? 0 : expf(weight[s] - max);
-    __syncthreads();
-    for (int s = 0; s < n_split; s++)
-        den = den + sum[s] * weight[s];
+#pragma unroll
+    for (int o = 16; o > 0; o /= 2)
+        max = fmaxf(max, __shfl_xor_sync(0xFFFFFFFFu, max, o));
+    for (int s = lane; s < n_split + JOINED; s += 32) {
+        float sum = 0, w = 0;
+        if (s < n_split) {
+            sum = __ldcg(&in.sum[slot0 + s * step]);
+            w = expf(there[s] - max);
+        }
+        /* Of a split without keys all is zero; NaN scores leave no maximum but a NaN sum. */
+        there[s] = isnan(sum) ? sum : w;
+        den += sum * w;
+    }
+#pragma unroll
+    for (int o = 16; o > 0; o /= 2)
+        den += __shfl_xor_sync(0xFFFFFFFFu, den, o);
     den = den + expf(sink - max);
-    for (int i = threadIdx.x; i < a.d; i += blockDim.x) {
-        const float *value = in.value + slot0 * a.d + i;
-        float acc = 0;
-#pragma unroll 10
-        for (int s = 0; s < n_split; s++) {
-            /* A split without keys has no values. */
-            float v = weight[s] != 0 ? value[s * step * a.d] : 0;
-            acc = weight[s] != 0 ? acc + v * weight[s] : acc;
+    __syncwarp();
+    for (int s0 = 0; s0 < n_split; s0 += JOINED) {
+        float v[JOINED];
+#pragma unroll
+        for (int j = 0; j < JOINED; j++) {
+            v[j] = s0 + j < n_split ? __ldcg(value) : 0;
+            value += next;
         }
-        uint16_t o = to_bf16(acc / den);
-        if (a.freq) { /* whole warps: d is a multiple of 32 */
-            float x = bf16_value(o), y = __shfl_xor_sync(0xFFFFFFFFu, x, 1);
-            int f = (i - (a.d - 2 * a.n_freq)) / 2;
-            if (i >= a.d - 2 * a.n_freq) {
-                float2 r = turn_of(a, t, f);
-                float c = r.x, s = -r.y;
-                o = to_bf16(i & 1 ? y * s + x * c : x * c - y * s);
-            }
-        }
-        a.o[(t * a.n_head + h) * a.d + i] = o;
+#pragma unroll
+        for (int j = 0; j < JOINED; j++)
+            acc = acc + v[j] * there[s0 + j];
     }
+    __syncwarp();
+    uint16_t o = to_bf16(acc / den);
+    float x = bf16_value(o), y = __shfl_xor_sync(0xFFFFFFFFu, x, 1);
+    int f = i - (D - 2 * a.n_freq);
+    if (a.freq && f >= 0) { /* back by the turn of the row */
+        float2 r = turn[f / 2];
+        float s = -r.y;
+        o = to_bf16(f & 1 ? y * s + x * r.x : x * r.x - y * s);
+    }
+    a.o[(t * a.n_head + h) * D + i] = o;
+}
+
+/* Block (split, row, sixteen heads). MEET: the splits' blocks join as well. */
+template <int D, bool MEET>
+static __global__ void __launch_bounds__(THREADS, 2)
+    split_keys(const struct hx_cuda_attend a, int first_t, int n_t, const struct partial out,
+               const struct hx_cuda_mix mix)
+{
+    if ((int)blockIdx.y >= n_t) { /* behind the rows: one for each of mix */
+        int row = (blockIdx.y - n_t) * gridDim.x + blockIdx.x;
+        if (blockIdx.z == 0 && row < mix.n_row)
+            mix_row(mix, row);
+        return;
+    }
+    constexpr int KP = tiles<D>::KP, WORDS = (HEADS * D / 8 + THREADS - 1) / THREADS;
+    extern __shared__ __align__(16) uint8_t shared[];
+    tiles<D> &m = *(tiles<D> *)shared;
+    int split = blockIdx.x, warp = threadIdx.x / 32;
+    int64_t t = first_t + blockIdx.y;
+    int h0 = blockIdx.z * HEADS, n_head = a.n_head - h0 < HEADS ? a.n_head - h0 : HEADS;
+    const struct hx_cuda_batch &b = a.batch;
+    /* What needs nothing but the row is on its way while the keys are found. */
+    uint4 q[WORDS];
+#pragma unroll
+    for (int j = 0; j < WORDS; j++) {
+        int i = j * THREADS + threadIdx.x, h = i / (D / 8), c = i % (D / 8) * 8;
+        q[j] = make_uint4(0, 0, 0, 0);
+        if (h < n_head)
+            q[j] = *(const uint4 *)(a.q + (t * a.n_head + h0 + h) * D + c);
+    }
+    if (warp == 0) {
+        int seq = b.seq[t], base = split * KEYS;
+        int64_t last = a.block ? b.first_pos[seq] + a.block - 1 : b.pos[t];
+        int64_t first = last - a.block - a.window + 1;
+        first = first > 0 ? first : 0;
+        m.keys[threadIdx.x] =
+            find_key(a, t, seq, first, (int)(last - first + 1), base + threadIdx.x);
+    } else {
+        for (int f = THREADS - 1 - threadIdx.x; a.freq && f < a.n_freq; f += THREADS - 32)
+            m.turn[f] = turn_by((float)b.pos[t] * a.freq[f]);
+    }
+#pragma unroll
+    for (int j = 0; j < WORDS; j++) {
+        int i = j * THREADS + threadIdx.x, h = i / (D / 8), c = i % (D / 8) * 8;
+        if (h < HEADS)
+            *(uint4 *)(m.q + h * KP + c) = q[j];
+    }
+    __syncthreads();
+    size_t slot = ((size_t)split * n_t + blockIdx.y) * a.n_head + h0;
+    if (m.keys[0].codes) {
+        split_scores<D>(a, m, out, slot, n_head);
+    } else { /* behind the last key */
+        if ((int)threadIdx.x < n_head) {
+            out.max[slot + threadIdx.x] = -INFINITY;
+            out.sum[slot + threadIdx.x] = 0;
+        }
+        for (int i = threadIdx.x; i < n_head * D / 4; i += THREADS)
+            *((float4 *)(out.value + slot * D) + i) = make_float4(0, 0, 0, 0);
+    }
+    if (!MEET)
+        return;
+    int n_split = gridDim.x, per_head = D / 32;
+    grid_barrier(a.meeting + blockIdx.y * gridDim.z + blockIdx.z, n_split, split == 0);
+    for (int i = warp * n_split + split; i < n_head * per_head; i += WARPS * n_split)
+        join_head<D>(a, t, blockIdx.y, h0 + i / per_head, i % per_head * 32, n_t, n_split, out,
+                     m.weight[warp], m.turn);
+}
+
+/* The same behind a launch of its own: block (row, head). */
+template <int D>
+static __global__ void __launch_bounds__(128)
+    join(struct hx_cuda_attend a, int first_t, int n_t, int n_split, struct partial in)
+{
+    __shared__ float weight[4][MAX_SPLIT + JOINED];
+    __shared__ float2 turn[D / 2];
+    int64_t t = first_t + blockIdx.x;
+    int warp = threadIdx.x / 32;
+    for (int f = threadIdx.x; a.freq && f < a.n_freq; f += blockDim.x)
+        turn[f] = turn_by((float)a.batch.pos[t] * a.freq[f]);
+    __syncthreads();
+    for (int c0 = 32 * warp; c0 < D; c0 += 128)
+        join_head<D>(a, t, blockIdx.x, blockIdx.y, c0, n_t, n_split, in, weight[warp], turn);
 }
 
 template <int D>
 static cudaError_t run(cudaStream_t s, const struct hx_cuda_attend *a, int first, int n,
-                       int n_split, const struct partial &p)
+                       int n_split, const struct partial &p, const struct hx_cuda_mix *mix)
 {
-    size_t bytes = (KEYS * (D + 8) + HEADS * (D + 8) + HEADS * (KEYS + 8)) * 2 + HEADS * KEYS * 4;
-    if (bytes > 48 * 1024)
-        cudaFuncSetAttribute(split_keys<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)bytes);
-    dim3 grid((unsigned)n_split, (unsigned)n, (unsigned)((a->n_head + HEADS - 1) / HEADS));
-    split_keys<D><<<grid, THREADS, bytes, s>>>(*a, first, n, p);
-    join<<<dim3((unsigned)n, (unsigned)a->n_head), a->d, (size_t)n_split * 8, s>>>(*a, first, n,
-                                                                                   n_split, p);
+    const struct hx_cuda_mix none = {}, side = mix ? *mix : none;
+    int more = (side.n_row + n_split - 1) / n_split;
+    int groups = (a->n_head + HEADS - 1) / HEADS;
+    dim3 grid((unsigned)n_split, (unsigned)(n + more), (unsigned)groups);
+    /* Two blocks fit a multiprocessor. */
+    bool meet = a->meeting && n * groups <= HX_CUDA_COUNTERS &&
+                (int64_t)n_split * (n + more) * groups <= 2 * a->n_sm;
+    void (*kernel)(struct hx_cuda_attend, int, int, struct partial, struct hx_cuda_mix) =
+        meet ? split_keys<D, true> : split_keys<D, false>;
+    if (sizeof(tiles<D>) > 48 * 1024)
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             (int)sizeof(tiles<D>));
+    kernel<<<grid, THREADS, sizeof(tiles<D>), s>>>(*a, first, n, p, side);
+    if (!meet)
+        join<D><<<dim3((unsigned)n, (unsigned)a->n_head), 128, 0, s>>>(*a, first, n, n_split, p);
     return cudaGetLastError();
-}
-
-bool hx_cu_attend_split_takes(const struct hx_cuda_attend *a)
-{
-    bool turns = !a->freq || (a->n_freq <= THREADS && 2 * a->n_freq <= a->d);
-    return turns && (a->d == 64 || a->d == 128 || a->d == 256 || a->d == 512);
 }
 
 static int n_splits(const struct hx_cuda_attend *a)
 {
     return (a->window + a->block + a->topk + KEYS - 1) / KEYS;
+}
+
+bool hx_cu_attend_split_takes(const struct hx_cuda_attend *a)
+{
+    bool turns = !a->freq || 2 * a->n_freq <= a->d;
+    return turns && n_splits(a) <= MAX_SPLIT &&
+           (a->d == 64 || a->d == 128 || a->d == 256 || a->d == 512);
 }
 
 size_t hx_cu_attend_split_room(const struct hx_cuda_attend *a, int n_row)
@@ -364,16 +442,16 @@ size_t hx_cu_attend_split_room(const struct hx_cuda_attend *a, int n_row)
 }
 
 cudaError_t hx_cu_attend_split(cudaStream_t s, const struct hx_cuda_attend *a, int first, int n,
-                               float *room)
+                               float *room, const struct hx_cuda_mix *mix)
 {
     int n_split = n_splits(a);
     size_t slots = (size_t)n_split * (size_t)n * (size_t)a->n_head;
-    struct partial p = {room, room + slots, room + 2 * slots};
+    struct partial p = {room + slots * (size_t)a->d, room + slots * (size_t)(a->d + 1), room};
     switch (a->d) {
-    case 64: return run<64>(s, a, first, n, n_split, p);
-    case 128: return run<128>(s, a, first, n, n_split, p);
-    case 256: return run<256>(s, a, first, n, n_split, p);
-    case 512: return run<512>(s, a, first, n, n_split, p);
+    case 64: return run<64>(s, a, first, n, n_split, p, mix);
+    case 128: return run<128>(s, a, first, n, n_split, p, mix);
+    case 256: return run<256>(s, a, first, n, n_split, p, mix);
+    case 512: return run<512>(s, a, first, n, n_split, p, mix);
     default: return cudaErrorInvalidValue;
     }
 }

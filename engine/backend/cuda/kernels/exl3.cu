@@ -9,6 +9,7 @@
 
 #define MAX_EXPERT 4096
 #define MAX_WIDTH  8192 /* inputs or outputs: the values of a row lie in shared memory */
+#define MAX_FF     6144 /* beside the rings */
 #define K_STEP     0.00676727294921875f   /* binary16 0x1EEE */
 #define K_OFFSET   (-0.0018157958984375f) /* 510 K_STEP - 3.453125 */
 
@@ -28,6 +29,7 @@ struct layer {
     struct hx_cuda_exl3 a;
     int n_pair;
     int32_t *n_job;
+    uint32_t *barrier;
     int32_t *begins; /* [jobs + 1] where experts are of unequal widths */
     struct exl3_job *job;
     struct vectors *vec;        /* [pairs] */
@@ -115,21 +117,31 @@ static __device__ void quantise_row(const float *v, int n, uint32_t most, uint8_
         *scale = {q, sum};
 }
 
-/* Outputs 128 b + 4 lane .. + 3 of a product, from its integer sums. */
-static __device__ __forceinline__ float4 outputs(const unsigned long long *sum, struct row_scale s,
-                                                 const uint16_t *svh, int b)
+/* Outputs 128 b + 4 lane .. + 3 of a product: what memory holds of them, and their values. The sums
+ * may be of this launch, so they are read past the first-level cache. */
+struct raw_outputs {
+    longlong2 lo, hi;
+    float4 svh;
+};
+
+static __device__ __forceinline__ struct raw_outputs fetch(const unsigned long long *sum,
+                                                           const uint16_t *svh, int b)
 {
     int at = 128 * b + threadIdx.x % 32 * 4;
-    float v[4], q = s.q * (1.0f / 254.0f), offset = K_OFFSET * (float)s.sum;
     const longlong2 *p = (const longlong2 *)(sum + at);
-    longlong2 lo = p[0], hi = p[1];
-    int64_t part[4] = {lo.x, lo.y, hi.x, hi.y}, centre = (int64_t)510 * s.sum;
+    return {__ldcg(p), __ldcg(p + 1), halves(svh + at)};
+}
+
+static __device__ __forceinline__ float4 outputs(const struct raw_outputs &r, struct row_scale s)
+{
+    float v[4], q = s.q * (1.0f / 254.0f), offset = K_OFFSET * (float)s.sum;
+    int64_t part[4] = {r.lo.x, r.lo.y, r.hi.x, r.hi.y}, centre = (int64_t)510 * s.sum;
 #pragma unroll
     for (int i = 0; i < 4; i++)
         v[i] = q * (K_STEP * (float)(part[i] - centre) + offset);
-    float4 y = hadamard128(make_float4(v[0], v[1], v[2], v[3])), h = halves(svh + at);
+    float4 y = hadamard128(make_float4(v[0], v[1], v[2], v[3]));
     float f = 1.0f / 128.0f;
-    return make_float4(y.x * f * h.x, y.y * f * h.y, y.z * f * h.z, y.w * f * h.w);
+    return make_float4(y.x * f * r.svh.x, y.y * f * r.svh.y, y.z * f * r.svh.z, y.w * f * r.svh.w);
 }
 
 /* ---- launches ---- */
@@ -169,10 +181,13 @@ static __global__ void __launch_bounds__(1024) begin(struct layer p)
     int pair = blockIdx.y, matrix = blockIdx.x, lane = threadIdx.x % 32;
     int d = (int)p.a.d, ff = (int)p.a.ff, n_warp = blockDim.x / 32;
     if (matrix == 2) {
-        if (pair == 0)
+        if (pair == 0) {
+            if (threadIdx.x == 0)
+                *p.barrier = 0;
             group(p, (int32_t *)v);
-        else
+        } else {
             clear(p.sum[1] + (int64_t)(pair - 1) * d, d);
+        }
         return;
     }
     if (pair == p.n_pair)
@@ -204,27 +219,37 @@ static __global__ void __launch_bounds__(1024) begin(struct layer p)
     quantise_row(v, d, most, p.codes[0] + row * 2 * d, d, &p.scale[0][row]);
 }
 
-/* A block a pair: activation, input of down. */
-static __global__ void __launch_bounds__(1024) middle(struct layer p)
+/* A pair by a block: activation, input of down. v: shared, [ff]. */
+static __device__ __forceinline__ void middle(const struct layer &p, int pair, float *v)
 {
-    extern __shared__ __align__(16) float v[];
-    int pair = blockIdx.x, lane = threadIdx.x % 32, ff = (int)p.a.ff;
+    int lane = threadIdx.x % 32, ff = (int)p.a.ff;
     struct vectors u = p.vec[pair];
     struct row_scale s1 = p.scale[0][pair], s3 = p.scale[0][p.n_pair + pair];
     const unsigned long long *a = p.sum[0] + (int64_t)pair * ff;
     const unsigned long long *b = a + (int64_t)p.n_pair * ff;
     float weight = p.a.weight[pair], limit = p.a.limit;
     uint32_t most = 0;
-    for (int i = threadIdx.x / 32; i < (int)u.ff / 128; i += blockDim.x / 32) {
-        int at = 128 * i + 4 * lane;
-        float4 s = halves(u.suh2 + at);
-        float4 x = outputs(a, s1, u.svh1, i), y = outputs(b, s3, u.svh3, i);
-        float4 t =
-            make_float4(gated(x.x, y.x, weight, limit) * s.x, gated(x.y, y.y, weight, limit) * s.y,
-                        gated(x.z, y.z, weight, limit) * s.z, gated(x.w, y.w, weight, limit) * s.w);
+    auto finish = [&](int i, const struct raw_outputs &left, const struct raw_outputs &right,
+                      float4 suh) {
+        float4 x = outputs(left, s1), y = outputs(right, s3);
+        float4 t = make_float4(
+            gated(x.x, y.x, weight, limit) * suh.x, gated(x.y, y.y, weight, limit) * suh.y,
+            gated(x.z, y.z, weight, limit) * suh.z, gated(x.w, y.w, weight, limit) * suh.w);
         t = hadamard128(t);
-        *(float4 *)(v + at) = t;
+        *(float4 *)(v + 128 * i + 4 * lane) = t;
         most = magnitude(most, t);
+    };
+    int n = (int)u.ff / 128, step = blockDim.x / 32;
+    for (int i = threadIdx.x / 32; i < n; i += 2 * step) {
+        /* Two blocks at a time: all loads first. */
+        int next = i + step < n ? i + step : i;
+        struct raw_outputs x = fetch(a, u.svh1, i), y = fetch(b, u.svh3, i);
+        float4 suh = halves(u.suh2 + 128 * i + 4 * lane);
+        struct raw_outputs x2 = fetch(a, u.svh1, next), y2 = fetch(b, u.svh3, next);
+        float4 suh2 = halves(u.suh2 + 128 * next + 4 * lane);
+        finish(i, x, y, suh);
+        if (next > i)
+            finish(next, x2, y2, suh2);
     }
     quantise_row(v, (int)u.ff, most, p.codes[1] + (int64_t)pair * 2 * ff, ff, &p.scale[1][pair]);
 }
@@ -235,7 +260,7 @@ static __global__ void __launch_bounds__(1024) finish(struct layer p)
     extern __shared__ __align__(16) float v[]; /* [used][128] */
     int token = blockIdx.y, b = blockIdx.x, k = threadIdx.x / 32, pair = token * p.a.used + k;
     int64_t d = p.a.d, at = token * d + 128 * b;
-    float4 o = outputs(p.sum[1] + pair * d, p.scale[1][pair], p.vec[pair].svh2, b);
+    float4 o = outputs(fetch(p.sum[1] + pair * d, p.vec[pair].svh2, b), p.scale[1][pair]);
     *(float4 *)(v + 128 * k + threadIdx.x % 32 * 4) =
         make_float4(rounded(o.x), rounded(o.y), rounded(o.z), rounded(o.w));
     __syncthreads();
@@ -247,27 +272,69 @@ static __global__ void __launch_bounds__(1024) finish(struct layer p)
     }
 }
 
-template <int BITS> static void products(cudaStream_t s, const struct exl3_inner &p, int n_sm)
+static __device__ __forceinline__ void prefetch(const void *p)
 {
-    unsigned n = (unsigned)(n_sm * EXL3_BLOCKS);
-    if (p.begins && p.first == 2 && p.n_out == 5120)
-        exl3_products<BITS, 320, true><<<n, EXL3_WARPS * 32, 0, s>>>(p);
-    else if (p.begins)
-        exl3_products<BITS, 0, true><<<n, EXL3_WARPS * 32, 0, s>>>(p);
-    else if (p.n_out == 2304)
-        exl3_products<BITS, 144, false><<<n, EXL3_WARPS * 32, 0, s>>>(p);
-    else if (p.n_out == 5120)
-        exl3_products<BITS, 320, false><<<n, EXL3_WARPS * 32, 0, s>>>(p);
-    else
-        exl3_products<BITS, 0, false><<<n, EXL3_WARPS * 32, 0, s>>>(p);
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
 }
 
-static void start(cudaStream_t s, const struct exl3_inner &p, int bits, int n_sm)
+/* Gate and up, activation, down: blocks meet before and behind the activation, while the first
+ * weights of down are on their way. N_UP, N_DOWN as N_TILES of exl3_product. */
+template <int BITS, int DOWN_BITS, int N_UP, int N_DOWN, bool UNEQUAL>
+static __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
+    products(const __grid_constant__ struct layer p, const __grid_constant__ struct exl3_inner up,
+             const __grid_constant__ struct exl3_inner down)
 {
-    if (bits == 3)
-        products<3>(s, p, n_sm);
+    extern __shared__ __align__(16) float v[];
+    /* A warp's rings of both products lie at the same place. */
+    constexpr int most = BITS > DOWN_BITS ? BITS : DOWN_BITS;
+    uint32_t ring = shared_address(v) + (uint32_t)p.a.ff * 4 +
+                    threadIdx.x / 32 * EXL3_RING * exl3_stage<most>::words * 4;
+    exl3_product<BITS, N_UP, UNEQUAL, false>(up, ring, []() {});
+    auto before = [&]() {
+        if ((int)blockIdx.x < p.n_pair) { /* vectors of the activation, while others still work */
+            struct vectors u = p.vec[blockIdx.x];
+            for (int i = threadIdx.x * 64; i < (int)u.ff; i += blockDim.x * 64) {
+                prefetch(u.svh1 + i);
+                prefetch(u.svh3 + i);
+                prefetch(u.suh2 + i);
+            }
+        }
+        grid_barrier(p.barrier, gridDim.x, blockIdx.x == 0);
+        for (int pair = blockIdx.x; pair < p.n_pair; pair += gridDim.x) {
+            middle(p, pair, v);
+            __syncthreads();
+        }
+        grid_barrier(p.barrier, gridDim.x, blockIdx.x == 0);
+    };
+    exl3_product<DOWN_BITS, N_DOWN, UNEQUAL, true>(down, ring, before);
+}
+
+template <int BITS, int DOWN_BITS, int N_UP, int N_DOWN, bool UNEQUAL>
+static void start(cudaStream_t s, const struct layer &p, const struct exl3_inner &up,
+                  const struct exl3_inner &down, int n_sm)
+{
+    constexpr int most = BITS > DOWN_BITS ? BITS : DOWN_BITS;
+    size_t bytes =
+        (size_t)p.a.ff * 4 + (size_t)EXL3_WARPS * EXL3_RING * exl3_stage<most>::words * 4;
+    cudaFuncSetAttribute(products<BITS, DOWN_BITS, N_UP, N_DOWN, UNEQUAL>,
+                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    products<BITS, DOWN_BITS, N_UP, N_DOWN, UNEQUAL>
+        <<<(unsigned)n_sm, EXL3_WARPS * 32, bytes, s>>>(p, up, down);
+}
+
+template <int BITS, int DOWN_BITS>
+static void start(cudaStream_t s, const struct layer &p, const struct exl3_inner &up,
+                  const struct exl3_inner &down, int n_sm)
+{
+    bool wide = down.n_out == 5120;
+    if (p.a.unequal && wide)
+        start<BITS, DOWN_BITS, 0, 320, true>(s, p, up, down, n_sm);
+    else if (p.a.unequal)
+        start<BITS, DOWN_BITS, 0, 0, true>(s, p, up, down, n_sm);
+    else if (wide && up.n_out == 2304)
+        start<BITS, DOWN_BITS, 144, 320, false>(s, p, up, down, n_sm);
     else
-        products<2>(s, p, n_sm);
+        start<BITS, DOWN_BITS, 0, 0, false>(s, p, up, down, n_sm);
 }
 
 bool hx_cu_exl3_takes(const struct hx_cuda_choice *w1, const struct hx_cuda_choice *w2,
@@ -281,9 +348,9 @@ bool hx_cu_exl3_takes(const struct hx_cuda_choice *w1, const struct hx_cuda_choi
             w[i]->n_out > MAX_WIDTH)
             return false;
     }
-    return n_expert <= MAX_EXPERT && used <= 32 && w1->mul1_bits == w3->mul1_bits &&
-           w1->n_in == w3->n_in && w1->n_out == w3->n_out && w2->n_in == w1->n_out &&
-           w2->n_out == w1->n_in;
+    return n_expert <= MAX_EXPERT && used <= 32 && w1->n_out <= MAX_FF &&
+           w1->mul1_bits == w3->mul1_bits && w1->n_in == w3->n_in && w1->n_out == w3->n_out &&
+           w2->n_in == w1->n_out && w2->n_out == w1->n_in;
 }
 
 static size_t carve(uint8_t *room, size_t *used, size_t n, uint8_t **out)
@@ -295,9 +362,10 @@ static size_t carve(uint8_t *room, size_t *used, size_t n, uint8_t **out)
 static size_t lay_out(struct layer *p, uint8_t *room)
 {
     size_t n = (size_t)p->n_pair, d = (size_t)p->a.d, ff = (size_t)p->a.ff, used = 0;
-    uint8_t *at[10];
+    uint8_t *at[11];
     carve(room, &used, 4, &at[0]);
     carve(room, &used, (n + 1) * 4, &at[9]);
+    carve(room, &used, 4, &at[10]);
     carve(room, &used, n * sizeof(struct vectors), &at[1]);
     carve(room, &used, n * sizeof(struct exl3_job), &at[2]);
     carve(room, &used, 2 * n * sizeof(struct row_scale), &at[3]);
@@ -308,6 +376,7 @@ static size_t lay_out(struct layer *p, uint8_t *room)
     carve(room, &used, n * d * 8, &at[8]);
     p->n_job = (int32_t *)at[0];
     p->begins = (int32_t *)at[9];
+    p->barrier = (uint32_t *)at[10];
     p->vec = (struct vectors *)at[1];
     p->job = (struct exl3_job *)at[2];
     p->scale[0] = (struct row_scale *)at[3];
@@ -349,9 +418,14 @@ cudaError_t hx_cu_exl3(cudaStream_t s, const struct hx_cuda_exl3 *a, int n_sm)
     size_t row = (size_t)a->d * 4, groups = (size_t)a->n_expert * 8;
     size_t room = row > groups ? row : groups;
     begin<<<dim3(3, p.n_pair + 1), n_warp(a->d / 256) * 32, room, s>>>(p);
-    start(s, up, a->bits, n_sm);
-    middle<<<p.n_pair, n_warp(a->ff / 128) * 32, (size_t)a->ff * 4, s>>>(p);
-    start(s, down, a->down_bits, n_sm);
+    if (a->bits == 3 && a->down_bits == 3)
+        start<3, 3>(s, p, up, down, n_sm);
+    else if (a->bits == 3)
+        start<3, 2>(s, p, up, down, n_sm);
+    else if (a->down_bits == 3)
+        start<2, 3>(s, p, up, down, n_sm);
+    else
+        start<2, 2>(s, p, up, down, n_sm);
     if (a->shared_there)
         cudaStreamWaitEvent(s, a->shared_there, 0);
     finish<<<dim3((unsigned)(a->d / 128), a->n_tok), a->used * 32, (size_t)a->used * 512, s>>>(p);

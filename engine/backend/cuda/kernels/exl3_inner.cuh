@@ -17,12 +17,11 @@
 
 #include "backend/cuda/kernels/expert_groups.cuh"
 
-#define EXL3_ROWS   4 /* rows of a job */
-#define EXL3_TILES  4 /* tiles of 16 outputs that a warp takes together */
-#define EXL3_SLICES 4 /* K slices of 16 of a stage */
-#define EXL3_RING   4 /* stages of a warp, one in use and the others on their way */
-#define EXL3_WARPS  4 /* of a block */
-#define EXL3_BLOCKS 4 /* of a multiprocessor */
+#define EXL3_ROWS   4  /* rows of a job */
+#define EXL3_TILES  4  /* tiles of 16 outputs that a warp takes together */
+#define EXL3_SLICES 4  /* K slices of 16 of a stage */
+#define EXL3_RING   4  /* stages of a warp, one in use and the others on their way */
+#define EXL3_WARPS  16 /* of a block, the only one of a multiprocessor */
 #define EXL3_MUL1   0x83DCD12Du
 
 /* Up to EXL3_ROWS rows of one expert. All that a warp must know to begin, in one read. */
@@ -217,13 +216,15 @@ static __device__ __forceinline__ bool next_column(const exl3_inner &p, exl3_pla
     return true;
 }
 
-/* N_TILES: tiles of 16 outputs of a matrix, 0: as p says. Every warp takes an equal share of all
- * stages. */
-template <int BITS, int N_TILES, bool UNEQUAL>
-static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_products(exl3_inner p)
+/* One of the launch's two products. N_TILES: tiles of 16 outputs of a matrix, 0: as p says. Every
+ * warp takes an equal share of all stages; ring: of this warp, EXL3_RING stages. LATE: the inputs
+ * do not exist yet; the first weights are requested, then `before` is called, by all threads, and
+ * makes them. */
+template <int BITS, int N_TILES, bool UNEQUAL, bool LATE, class BEFORE>
+static __device__ __forceinline__ void exl3_product(const exl3_inner &p, uint32_t base,
+                                                    BEFORE before)
 {
     using stage = exl3_stage<BITS>;
-    __shared__ __align__(16) uint32_t ring[EXL3_WARPS][EXL3_RING][stage::words];
     constexpr int chunks = EXL3_TILES * stage::tile_words / 4; /* of 16 bytes in a slice: 16, 24 */
     constexpr int slices = chunks == 16 ? 2 : 1;               /* of one copy instruction */
     constexpr uint32_t stage_bytes = stage::words * 4;
@@ -237,8 +238,11 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_prod
     const uint32_t each = all / n_warp, rest = all % n_warp;
     const int from = (int)(me * each + me * rest / n_warp);
     const int to = (int)((me + 1) * each + (me + 1) * rest / n_warp);
-    if (from == to)
+    if (from == to) {
+        if (LATE)
+            before();
         return;
+    }
 
     /* What this lane copies and where it reads. */
     const bool copies = chunks * slices >= 32 || lane < chunks * slices;
@@ -247,7 +251,6 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_prod
     const uint32_t word_at = (t * stage::slice_words + BITS * g) * 4;
     const uint32_t before_at =
         (t * stage::slice_words + (BITS * g + stage::tile_words - 1) % stage::tile_words) * 4;
-    const uint32_t base = shared_address(ring[warp]);
 
     /* Ahead of the products: */
     exl3_place f = place_of<UNEQUAL>(p, n_job, from), c = f;
@@ -266,13 +269,14 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_prod
         input = p.codes + (((int64_t)f.matrix * p.n_pair + pair) * 2 + (g & 1)) * p.n_in +
                 f.k * 64 + 16 * t;
     };
-    auto request = [&](uint32_t at) {
+    auto request = [&](uint32_t at, bool with_input) {
         if (left > 0) {
 #pragma unroll
             for (int r = 0; r < EXL3_SLICES; r += slices)
                 copy_stream(at + copy_to + r * stage::slice_words * 4, weights + r * row_bytes,
                             copies);
-            copy_cached(at + stage::input_at * 4 + lane * 16, input, has_input);
+            if (with_input)
+                copy_cached(at + stage::input_at * 4 + lane * 16, input, has_input);
             weights += EXL3_SLICES * row_bytes;
             input += 64;
             if (--left > 0 && ++f.k == f.n_k) {
@@ -287,9 +291,20 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_prod
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
     enter();
+    const uint8_t *late[EXL3_RING - 1];
 #pragma unroll
-    for (int i = 0; i < EXL3_RING - 1; i++)
-        request(base + i * stage_bytes);
+    for (int i = 0; i < EXL3_RING - 1; i++) {
+        late[i] = left > 0 && has_input ? input : NULL;
+        request(base + i * stage_bytes, !LATE);
+    }
+    if (LATE) {
+        before();
+#pragma unroll
+        for (int i = 0; i < EXL3_RING - 1; i++)
+            copy_cached(base + i * stage_bytes + stage::input_at * 4 + lane * 16, late[i],
+                        late[i] != NULL);
+        asm volatile("cp.async.commit_group;\n cp.async.wait_group 0;" ::: "memory");
+    }
 
     int pair = -1; /* of row t */
     auto rows = [&]() { pair = t < p.job[c.job].n ? p.job[c.job].pair[t] : -1; };
@@ -300,7 +315,7 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_prod
     for (int n = to - from; n > 0; n--) {
         asm volatile("cp.async.wait_group %0;" ::"n"(EXL3_RING - 2) : "memory");
         __syncwarp();
-        request(fill);
+        request(fill, true);
         uint32_t x[4], b[4][4];
         asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
                      : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -353,6 +368,7 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, EXL3_BLOCKS) exl3_prod
             rows();
     }
     asm volatile("cp.async.wait_group 0;" ::: "memory");
+    __syncwarp(); /* the ring may be used anew */
 }
 
 #endif

@@ -4,19 +4,15 @@
 
 #include "backend/cuda/kernels/numeric.cuh"
 
+/* Ties to even; beyond 448: 448. */
 static __device__ __forceinline__ uint8_t encode_e4m3(float x)
 {
-    uint8_t sign = __float_as_uint(x) >> 31 ? 0x80 : 0;
-    float a = fabsf(x);
-    if (a >= 448.0f)
-        return sign | 0x7E;
-    if (a == 0)
-        return sign;
-    int e;
-    frexpf(a, &e);
-    e = e - 1 < -6 ? -6 : e - 1;
-    int steps = (int)rintf(ldexpf(a, 3 - e));
-    return sign | (uint8_t)(steps + (e + 6) * 8);
+    uint32_t u = __float_as_uint(x), sign = u >> 24 & 0x80, m = u & 0x7FFFFFFFu;
+    float a = __uint_as_float(m);
+    uint32_t code = ((m + 0x7FFFFu + (m >> 20 & 1)) >> 20) - (120u << 3);
+    if (a < 0x1p-6f)
+        code = (uint32_t)__float2int_rn(a * 0x1p9f);
+    return (uint8_t)(sign | (a >= 448.0f ? 0x7Eu : code));
 }
 
 static __device__ __forceinline__ uint8_t encode_e2m1(float x)
@@ -50,6 +46,12 @@ static __device__ __forceinline__ uint8_t fp8_scale(float amax)
 static __device__ __forceinline__ uint8_t fp4_scale(float amax)
 {
     return pow2_scale(fmaxf(amax, 0x6p-126f) * (float)(1.0 / 6.0));
+}
+
+/* What multiplies as e8m0(scale) divides. */
+static __device__ __forceinline__ float inverse(uint8_t scale)
+{
+    return scale == 255 ? 0.0f : e8m0((uint8_t)(254 - scale));
 }
 
 /* Largest magnitude of a warp; a NaN counts for nothing, as in a comparison. */

@@ -1,5 +1,5 @@
 /* Hyper-connections: coefficients, collapse, expand, mean, and all of a site in one launch. */
-#include "backend/cuda/kernels/numeric.cuh"
+#include "backend/cuda/kernels/site_mix.cuh"
 
 #define MAX_STREAM 8
 
@@ -153,15 +153,13 @@ cudaError_t hx_cu_stream_mean(cudaStream_t s, const uint16_t *streams, int n_row
 /* ---- a site in one launch (docs/kernels.md, "Hyper-connection site") ----
  *
  * Four streams. A block has 32 channels of all rows: new streams from the sublayer's output, their
- * collapse, its part of the sums. Behind a barrier of the grid each block norms its own channels,
- * and a block for each row makes its coefficients. A row's sums run over slices in one order
- * whatever the number of rows and launches. */
+ * collapse, its part of the sums. Behind a barrier of the grid each block norms its own channels.
+ * Coefficients are made of the sums by a later launch: nobody needs them before the next site. A
+ * row's sums run over slices in one order whatever the number of rows and launches. */
 
-#define SITE_STREAM 4
-#define SITE_MIX    24 /* coefficients of a row: (2 + 4) 4 */
-#define SITE_SUMS   25 /* and the sum of squares of its streams */
-#define SITE_WIDTH  32 /* channels of a block */
-#define SITE_ROWS   8  /* rows at a time: a warp each */
+#define SITE_WIDTH 32 /* channels of a block */
+#define SITE_ROWS  8  /* rows at a time: a warp each */
+#define SITE_TILES 6  /* of rows in one launch */
 
 struct site {
     struct hx_cuda_site a;
@@ -178,18 +176,19 @@ static __device__ __forceinline__ float warp_sum32(float v)
 }
 
 /* Rows first_row .. of a slice: a warp has a row, a lane a channel. fn: the lane's weights of the
- * warp's three coefficients. */
-static __device__ void site_slice(const struct site &p, int slice, int first_row,
-                                  const float fn[3][SITE_STREAM])
+ * warp's three coefficients. Returns the collapsed value. */
+static __device__ __forceinline__ uint16_t site_slice(const struct site &p, int slice,
+                                                      int first_row, const float fn[3][SITE_STREAM])
 {
     __shared__ float value[SITE_ROWS][SITE_STREAM][SITE_WIDTH];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int64_t d = p.a.d, t = first_row + warp, c = slice * SITE_WIDTH + lane;
     int n = min(SITE_ROWS, p.a.n_row - first_row);
-    __syncthreads(); /* the rows before are read */
+    uint16_t x = 0;
+    float v[SITE_STREAM] = {0, 0, 0, 0};
     if (warp < n) {
         uint16_t *s = p.a.streams + t * SITE_STREAM * d + c;
-        float v[SITE_STREAM], pre[SITE_STREAM], ss = 0;
+        float pre[SITE_STREAM];
 #pragma unroll
         for (int j = 0; j < SITE_STREAM; j++) {
             v[j] = bf16_value(s[j * d]);
@@ -222,127 +221,62 @@ static __device__ void site_slice(const struct site &p, int slice, int first_row
 #pragma unroll
         for (int j = 1; j < SITE_STREAM; j++)
             acc = acc + pre[j] * v[j];
-        uint16_t x = to_bf16(acc);
-        p.a.x[t * d + c] = x;
-        for (int j = 0; j < SITE_STREAM; j++) {
-            value[warp][j][lane] = v[j];
-            ss = __fmaf_rn(v[j], v[j], ss);
-        }
-        ss = warp_sum32(ss);
-        double xx = warp_sum((double)bf16_value(x) * (double)bf16_value(x));
-        if (lane == 0) {
-            p.sums[(t * SITE_SUMS + SITE_MIX) * p.n_slice + slice] = ss;
-            p.squares[t * p.n_slice + slice] = xx;
-        }
+        x = to_bf16(acc);
     }
+    __syncthreads(); /* the rows before are read */
+#pragma unroll
+    for (int j = 0; j < SITE_STREAM; j++)
+        value[warp][j][lane] = v[j];
     __syncthreads();
-    for (int r = 0; r < n; r++) {
-        float dot[3] = {0, 0, 0};
-        for (int j = 0; j < SITE_STREAM; j++) {
-            float v = value[r][j][lane];
-            for (int k = 0; k < 3; k++)
-                dot[k] = __fmaf_rn(fn[k][j], v, dot[k]);
-        }
+    /* All rows at once: sums of what is behind the last one are not kept. */
+    float dot[3 * SITE_ROWS];
+#pragma unroll
+    for (int r = 0; r < SITE_ROWS; r++) {
+#pragma unroll
         for (int k = 0; k < 3; k++)
-            dot[k] = warp_sum32(dot[k]);
-        if (lane < 3)
-            p.sums[((int64_t)(first_row + r) * SITE_SUMS + 3 * warp + lane) * p.n_slice + slice] =
-                lane == 0   ? dot[0]
-                : lane == 1 ? dot[1]
-                            : dot[2];
+            dot[3 * r + k] = 0;
+#pragma unroll
+        for (int j = 0; j < SITE_STREAM; j++) {
+            float u = value[r][j][lane];
+#pragma unroll
+            for (int k = 0; k < 3; k++)
+                dot[3 * r + k] = __fmaf_rn(fn[k][j], u, dot[3 * r + k]);
+        }
     }
+    int which;
+    warp_sums<3 * SITE_ROWS>(dot, &which);
+    if (which < 3 * n)
+        p.sums[((int64_t)(first_row + which / 3) * SITE_SUMS + 3 * warp + which % 3) * p.n_slice +
+               slice] = dot[0];
+    if (warp >= n)
+        return x;
+    float ss = 0;
+#pragma unroll
+    for (int j = 0; j < SITE_STREAM; j++)
+        ss = __fmaf_rn(v[j], v[j], ss);
+    ss = warp_sum32(ss);
+    double xx = warp_sum((double)bf16_value(x) * (double)bf16_value(x));
+    if (lane == 0) {
+        p.sums[(t * SITE_SUMS + SITE_MIX) * p.n_slice + slice] = ss;
+        p.squares[t * p.n_slice + slice] = xx;
+    }
+    return x;
 }
 
-/* The collapsed values of the slice, normed. */
-static __device__ void site_norm(const struct site &p, int slice, int first_row)
+/* The collapsed value of this thread, normed. */
+static __device__ __forceinline__ void site_norm(const struct site &p, int slice, int first_row,
+                                                 uint16_t x, float weight)
 {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int64_t d = p.a.d, t = first_row + warp, c = slice * SITE_WIDTH + lane;
+    int64_t d = p.a.d, t = first_row + warp;
     if (t >= p.a.n_row)
         return;
     double xx = 0;
+#pragma unroll 5
     for (int i = lane; i < p.n_slice; i += 32)
         xx += __ldcg(&p.squares[t * p.n_slice + i]);
     float scale = rsqrt32((float)(warp_sum(xx) / (double)d) + p.a.norm_eps);
-    uint16_t *x = p.a.x + t * d + c;
-    *x = to_bf16(dense_value(&p.a.norm, c) * (bf16_value(*x) * scale));
-}
-
-/* c [4][4] to one whose rows and columns sum to 1; all in registers. */
-static __device__ void site_balance(float c[SITE_STREAM][SITE_STREAM], int iters, float eps)
-{
-#pragma unroll
-    for (int j = 0; j < SITE_STREAM; j++) {
-        float max = fmaxf(fmaxf(c[j][0], c[j][1]), fmaxf(c[j][2], c[j][3]));
-#pragma unroll
-        for (int t = 0; t < SITE_STREAM; t++)
-            c[j][t] = expf(c[j][t] - max);
-        float r = 1.0f / (c[j][0] + c[j][1] + c[j][2] + c[j][3]);
-#pragma unroll
-        for (int t = 0; t < SITE_STREAM; t++)
-            c[j][t] = c[j][t] * r + eps;
-    }
-    for (int i = 0; i < iters; i++) {
-#pragma unroll
-        for (int j = 0; j < SITE_STREAM && i > 0; j++) {
-            float r = __fdividef(1.0f, c[j][0] + c[j][1] + c[j][2] + c[j][3] + eps);
-#pragma unroll
-            for (int t = 0; t < SITE_STREAM; t++)
-                c[j][t] *= r;
-        }
-#pragma unroll
-        for (int t = 0; t < SITE_STREAM; t++) {
-            float r = __fdividef(1.0f, c[0][t] + c[1][t] + c[2][t] + c[3][t] + eps);
-#pragma unroll
-            for (int j = 0; j < SITE_STREAM; j++)
-                c[j][t] *= r;
-        }
-    }
-}
-
-/* Coefficients of row t, by a whole block. */
-static __device__ void site_coefficients(const struct site &p, int64_t t)
-{
-    __shared__ float m[SITE_SUMS];
-    /* Eight threads a sum: all loads are on their way together. */
-    int o8 = threadIdx.x / 8, part = threadIdx.x % 8;
-    float sum = 0;
-    if (o8 < SITE_SUMS) {
-        const float *from = p.sums + (t * SITE_SUMS + o8) * p.n_slice;
-#pragma unroll 10
-        for (int i = part; i < p.n_slice; i += 8)
-            sum += __ldcg(&from[i]);
-    }
-#pragma unroll
-    for (int h = 4; h > 0; h /= 2)
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, h);
-    if (o8 < SITE_SUMS && part == 0)
-        m[o8] = sum;
-    __syncthreads();
-    const float *base = p.a.base, *scale = p.a.scale;
-    float r = rsqrtf(m[SITE_MIX] / (float)(SITE_STREAM * p.a.d) + p.a.rms_eps);
-    if (threadIdx.x >= 32 && threadIdx.x < 32 + 2 * SITE_STREAM) {
-        int o = threadIdx.x - 32, s = o % SITE_STREAM, which = o / SITE_STREAM;
-        float v = m[o] * r * scale[which] + base[o];
-        v = 1.0f / (1.0f + expf(-v));
-        if (which == 0)
-            p.a.pre_next[t * SITE_STREAM + s] = v + p.a.hc_eps;
-        else
-            p.a.post[t * SITE_STREAM + s] = 2.0f * v;
-    }
-    if (threadIdx.x == 0) {
-        float c[SITE_STREAM][SITE_STREAM];
-#pragma unroll
-        for (int i = 0; i < SITE_STREAM * SITE_STREAM; i++) {
-            int o = 2 * SITE_STREAM + i;
-            c[i / SITE_STREAM][i % SITE_STREAM] = m[o] * r * scale[2] + base[o];
-        }
-        site_balance(c, p.a.iters, p.a.hc_eps);
-#pragma unroll
-        for (int i = 0; i < SITE_STREAM * SITE_STREAM; i++)
-            p.a.comb[t * SITE_STREAM * SITE_STREAM + i] = c[i / SITE_STREAM][i % SITE_STREAM];
-    }
-    __syncthreads();
+    p.a.x[t * d + slice * SITE_WIDTH + lane] = to_bf16(weight * (bf16_value(x) * scale));
 }
 
 /* A lane's weights of the three coefficients of its warp. */
@@ -359,39 +293,49 @@ static __device__ __forceinline__ void site_weights(const struct site &p, int sl
     }
 }
 
-/* Few rows: everything, with a barrier of the grid in the middle. */
-static __global__ void __launch_bounds__(256) site_whole(struct site p)
+/* Few rows: everything but the coefficients, with a barrier of the grid in the middle. */
+static __global__ void __launch_bounds__(256, 3) site_whole(const struct site p)
 {
-    int slice = blockIdx.x, row = slice - p.n_slice;
-    if (row >= 0) { /* behind the slices: one for the coefficients of each row */
-        grid_barrier(p.a.barrier, gridDim.x);
-        site_coefficients(p, row);
-        return;
-    }
-    float fn[3][SITE_STREAM];
+    int slice = blockIdx.x, lane = threadIdx.x % 32, n = p.a.n_row;
+    float fn[3][SITE_STREAM], weight = dense_value(&p.a.norm, slice * SITE_WIDTH + lane);
     site_weights(p, slice, fn);
-    for (int r = 0; r < p.a.n_row; r += SITE_ROWS)
-        site_slice(p, slice, r, fn);
-    grid_barrier(p.a.barrier, gridDim.x);
-    for (int r = 0; r < p.a.n_row; r += SITE_ROWS)
-        site_norm(p, slice, r);
+    uint16_t x[SITE_TILES];
+#pragma unroll
+    for (int r = 0; r < SITE_TILES; r++) {
+        if (r * SITE_ROWS < n)
+            x[r] = site_slice(p, slice, r * SITE_ROWS, fn);
+    }
+    grid_barrier(p.a.barrier, gridDim.x, slice == 0);
+#pragma unroll
+    for (int r = 0; r < SITE_TILES; r++) {
+        if (r * SITE_ROWS < n)
+            site_norm(p, slice, r * SITE_ROWS, x[r], weight);
+    }
 }
 
 /* Many rows: the same in two launches. */
-static __global__ void __launch_bounds__(256) site_first(struct site p)
+static __global__ void __launch_bounds__(256) site_first(const struct site p)
 {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int64_t t = blockIdx.y * SITE_ROWS + warp;
     float fn[3][SITE_STREAM];
     site_weights(p, blockIdx.x, fn);
-    site_slice(p, blockIdx.x, blockIdx.y * SITE_ROWS, fn);
+    uint16_t x = site_slice(p, blockIdx.x, blockIdx.y * SITE_ROWS, fn);
+    if (t < p.a.n_row)
+        p.a.x[t * p.a.d + blockIdx.x * SITE_WIDTH + lane] = x;
 }
 
-static __global__ void __launch_bounds__(256) site_second(struct site p)
+static __global__ void __launch_bounds__(256) site_second(const struct site p)
 {
-    if (blockIdx.x == 0) {
-        for (int t = blockIdx.y * SITE_ROWS; t < p.a.n_row && t < (blockIdx.y + 1) * SITE_ROWS; t++)
-            site_coefficients(p, t);
-    }
-    site_norm(p, blockIdx.x, blockIdx.y * SITE_ROWS);
+    int warp = threadIdx.x / 32, c = blockIdx.x * SITE_WIDTH + threadIdx.x % 32;
+    int64_t t = blockIdx.y * SITE_ROWS + warp;
+    uint16_t x = t < p.a.n_row ? p.a.x[t * p.a.d + c] : 0;
+    site_norm(p, blockIdx.x, blockIdx.y * SITE_ROWS, x, dense_value(&p.a.norm, c));
+}
+
+static __global__ void __launch_bounds__(256) site_mix(const struct hx_cuda_mix p)
+{
+    mix_row(p, blockIdx.x);
 }
 
 bool hx_cu_site_takes(int n_stream, int64_t d)
@@ -405,20 +349,29 @@ size_t hx_cu_site_room(int n_row, int64_t d)
     return slices * sizeof(double) + slices * SITE_SUMS * sizeof(float);
 }
 
-cudaError_t hx_cu_site(cudaStream_t s, const struct hx_cuda_site *a, int n_sm)
+cudaError_t hx_cu_site(cudaStream_t s, const struct hx_cuda_site *a, int n_sm,
+                       struct hx_cuda_mix *mix)
 {
     struct site p = {};
     p.a = *a;
     p.n_slice = (int)(a->d / SITE_WIDTH);
     p.squares = (double *)a->room;
     p.sums = (float *)(p.squares + (size_t)a->n_row * (size_t)p.n_slice);
-    /* Four blocks a multiprocessor are there together: the barrier needs them all. */
-    if (a->n_row <= 48 && p.n_slice + a->n_row <= 3 * n_sm) {
-        site_whole<<<(unsigned)(p.n_slice + a->n_row), 256, 0, s>>>(p);
+    *mix = {a->n_row, p.n_slice,  a->iters,  a->d,        p.sums,  a->base,
+            a->scale, a->rms_eps, a->hc_eps, a->pre_next, a->post, a->comb};
+    /* Three blocks a multiprocessor are there together: the barrier needs them all. */
+    if (a->n_row <= SITE_TILES * SITE_ROWS && p.n_slice <= 3 * n_sm) {
+        site_whole<<<(unsigned)p.n_slice, 256, 0, s>>>(p);
         return cudaGetLastError();
     }
     dim3 grid((unsigned)p.n_slice, (unsigned)((a->n_row + SITE_ROWS - 1) / SITE_ROWS));
     site_first<<<grid, 256, 0, s>>>(p);
     site_second<<<grid, 256, 0, s>>>(p);
+    return cudaGetLastError();
+}
+
+cudaError_t hx_cu_site_mix(cudaStream_t s, const struct hx_cuda_mix *mix)
+{
+    site_mix<<<(unsigned)mix->n_row, 256, 0, s>>>(*mix);
     return cudaGetLastError();
 }

@@ -201,24 +201,26 @@ static __device__ __forceinline__ float2 eight(const tile<B> &m, int key0, float
     return make_float2((float)sum[0] * factor, (float)sum[1] * factor);
 }
 
+/* Whether the block of key j is among those kept for its row, which rise, -1 behind the last. */
+static __device__ bool is_candidate(const struct hx_cuda_index &a, const int32_t *cand, int64_t j)
+{
+    int32_t b = (int32_t)(j / a.cand_block);
+    int lo = 0, hi = a.n_cand;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (cand[mid] >= 0 && cand[mid] < b)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < a.n_cand && cand[lo] == b;
+}
+
 /* Which keys of the tile are in candidate blocks of the row, a bit each. */
 template <int B>
 static __device__ void mark_kept(const struct hx_cuda_index &a, tile<B> &m, int64_t t, int64_t j)
 {
-    bool in = true;
-    if (a.read_cand && !a.tap) {
-        const int32_t *cand = a.cand + t * a.n_cand;
-        int32_t b = (int32_t)(j / a.cand_block);
-        int lo = 0, hi = a.n_cand;
-        while (lo < hi) { /* ascending, -1 behind */
-            int mid = (lo + hi) / 2;
-            if (cand[mid] >= 0 && cand[mid] < b)
-                lo = mid + 1;
-            else
-                hi = mid;
-        }
-        in = lo < a.n_cand && cand[lo] == b;
-    }
+    bool in = !a.read_cand || a.tap || is_candidate(a, a.cand + t * a.n_cand, j);
     uint32_t bits = __ballot_sync(0xFFFFFFFFu, in);
     if (threadIdx.x % 32 == 0)
         m.kept[threadIdx.x / 32] = bits;
@@ -287,7 +289,7 @@ static __global__ void __launch_bounds__(THREADS)
 /* Blocks that choose for one row together; one block alone needs nothing of it. */
 struct team {
     int n, me;
-    uint32_t *barrier; /* two words */
+    uint32_t *barrier; /* grid_barrier's */
     uint32_t *hist;    /* [2][3][BINS], zero */
     uint32_t *count;   /* [2][n][2]: more, equal */
 };
@@ -295,7 +297,7 @@ struct team {
 static __device__ __forceinline__ void meet(const struct team &g)
 {
     if (g.n > 1)
-        grid_barrier(g.barrier, (uint32_t)g.n);
+        grid_barrier(g.barrier, (uint32_t)g.n, g.me == 0);
     else
         __syncthreads();
 }
@@ -434,7 +436,7 @@ static __global__ void __launch_bounds__(WIDE)
     select(struct hx_cuda_index a, int first, int n_team, uint32_t *room)
 {
     int64_t row = blockIdx.y, t = first + row, n = n_visible(a, t);
-    struct team g = {n_team, (int)blockIdx.x, a.barriers + 2 * row, NULL, NULL};
+    struct team g = {n_team, (int)blockIdx.x, a.barriers + row, NULL, NULL};
     if (n_team > 1) {
         g.hist = room + row * (6 * BINS + 4 * n_team);
         g.count = g.hist + 6 * BINS;
@@ -463,16 +465,7 @@ static __global__ void __launch_bounds__(WIDE)
     } else if (a.read_cand && (a.tap || !a.fast)) {
         /* Rows of a block that is not among the kept ones. */
         for (int64_t j = id; j < n; j += step) {
-            int32_t b = (int32_t)(j / a.cand_block);
-            int lo = 0, hi = a.n_cand;
-            while (lo < hi) { /* ascending, -1 behind */
-                int mid = (lo + hi) / 2;
-                if (cand[mid] >= 0 && cand[mid] < b)
-                    lo = mid + 1;
-                else
-                    hi = mid;
-            }
-            if (lo == a.n_cand || cand[lo] != b)
+            if (!is_candidate(a, cand, j))
                 score[j] = -INFINITY;
         }
         meet(g);

@@ -110,9 +110,9 @@ cudaError_t hx_cu_hc_expand(cudaStream_t s, const uint16_t *y, const float *post
 cudaError_t hx_cu_stream_mean(cudaStream_t s, const uint16_t *streams, int n_row, int n_stream,
                               int64_t d, int slot, int n_slot, uint16_t *out);
 
-/* A site whole: new streams from the output y of the sublayer before (NULL: they are new), their
- * collapse normed into x, the site's coefficients. post and comb are read before they are written.
- * Four streams, d a multiple of 32. room: hx_cu_site_room bytes; barrier: grid_barrier's. */
+/* A site but for its coefficients: new streams from the output y of the sublayer before (NULL: they
+ * are new), their collapse normed into x. Four streams, d a multiple of 32. room: hx_cu_site_room
+ * bytes, read until the coefficients are made; barrier: grid_barrier's. */
 struct hx_cuda_site {
     int n_row, iters;
     int64_t d;
@@ -127,9 +127,20 @@ struct hx_cuda_site {
     void *room;
     uint32_t *barrier;
 };
+/* Coefficients of a site that are still to be made, pre, post and comb, from its sums. */
+struct hx_cuda_mix {
+    int n_row; /* 0: none */
+    int n_slice, iters;
+    int64_t d;
+    const float *sums, *base, *scale;
+    float rms_eps, hc_eps;
+    float *pre, *post, *comb;
+};
 bool hx_cu_site_takes(int n_stream, int64_t d);
 size_t hx_cu_site_room(int n_row, int64_t d);
-cudaError_t hx_cu_site(cudaStream_t s, const struct hx_cuda_site *a, int n_sm);
+cudaError_t hx_cu_site(cudaStream_t s, const struct hx_cuda_site *a, int n_sm,
+                       struct hx_cuda_mix *mix);
+cudaError_t hx_cu_site_mix(cudaStream_t s, const struct hx_cuda_mix *mix);
 
 /* ---- product.cu ---- */
 /* y[r][o] = W x[r / x_div], float32. group > 0: output rows in groups of that many, group g reads
@@ -178,10 +189,12 @@ cudaError_t hx_cu_route(cudaStream_t s, const struct hx_cuda_route *a);
 
 /* ---- router.cu ---- */
 /* Scores and choice in one launch; a->score is written only. Gate BF16 [n_expert][d], up to 512
- * experts, d a multiple of 128. count: HX_CUDA_COUNTERS words, zero before and after. */
+ * experts, d a multiple of 128. count: HX_CUDA_COUNTERS words, zero before and after. mix: made on
+ * the side, or NULL. */
 bool hx_cu_router_takes(const struct hx_cuda_weight *gate, int n_expert, int k);
 cudaError_t hx_cu_router(cudaStream_t s, const struct hx_cuda_route *a,
-                         const struct hx_cuda_weight *gate, const uint16_t *z, uint32_t *count);
+                         const struct hx_cuda_weight *gate, const uint16_t *z, uint32_t *count,
+                         const struct hx_cuda_mix *mix);
 
 /* ---- exl3.cu ---- */
 /* A layer of EXL3 experts, gate and up of the same bits; y as hx_cu_expert_sum's. */
@@ -258,7 +271,7 @@ struct hx_cuda_index {
     float *score;  /* room [tile][most] */
     float *blocks; /* room [tile][most / cand_block + 1] */
     uint32_t *room;
-    uint32_t *barriers; /* two words a row of a tile, grid_barrier's */
+    uint32_t *barriers; /* grid_barrier's, one a row of a tile */
     int n_sm;
     bool fast; /* scores as integers on tensor cores where they are exact */
     uint32_t *fault;
@@ -279,15 +292,18 @@ struct hx_cuda_attend {
     const float *freq; /* attend_split alone: [n_freq], rotate q before and o back; or NULL */
     int n_freq;
     uint16_t *o;
+    uint32_t *meeting; /* attend_split alone: HX_CUDA_COUNTERS words for grid_barrier, or NULL */
+    int n_sm;
 };
 cudaError_t hx_cu_attend(cudaStream_t s, const struct hx_cuda_attend *a);
 
 /* ---- attend_split.cu ---- */
-/* The same on tensor cores for rows first .. first + n - 1; room: hx_cu_attend_split_room bytes. */
+/* The same on tensor cores for rows first .. first + n - 1; room: hx_cu_attend_split_room bytes.
+ * mix: made on the side, or NULL. */
 bool hx_cu_attend_split_takes(const struct hx_cuda_attend *a);
 size_t hx_cu_attend_split_room(const struct hx_cuda_attend *a, int n_row);
 cudaError_t hx_cu_attend_split(cudaStream_t s, const struct hx_cuda_attend *a, int first, int n,
-                               float *room);
+                               float *room, const struct hx_cuda_mix *mix);
 
 /* ---- engram.cu ---- */
 cudaError_t hx_cu_engram_rows(cudaStream_t s, const uint8_t *codes, const uint8_t *scales,

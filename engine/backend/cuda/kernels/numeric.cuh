@@ -92,6 +92,38 @@ static __device__ __forceinline__ double warp_sum(double v)
     return v;
 }
 
+/* One level of warp_sums: n of the N values are real, which is the first one's number. */
+template <int N, int O, class T>
+static __device__ __forceinline__ void warp_sums_from(T *v, int n, int *which)
+{
+    if constexpr (O == 0) {
+        *which = n > 0 ? *which : INT32_MAX;
+    } else if constexpr (N == 1) {
+        v[0] += __shfl_xor_sync(0xFFFFFFFFu, v[0], O);
+        warp_sums_from<1, O / 2>(v, n, which);
+    } else {
+        constexpr int half = (N + 1) / 2;
+        const bool upper = threadIdx.x & O;
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            T a = v[i], b = i + half < N ? v[i + half] : (T)0;
+            T kept = upper ? b : a, given = upper ? a : b;
+            v[i] = kept + __shfl_xor_sync(0xFFFFFFFFu, given, O);
+        }
+        *which += upper ? half : 0;
+        warp_sums_from<half, O / 2>(v, upper ? n - half : min(n, half), which);
+    }
+}
+
+/* Sums over a warp of N values of each lane, at most 32, level by level from the far lanes to the
+ * near ones: as warp_sum adds them. A lane gets that of value *which in v[0], or none: INT32_MAX;
+ * several lanes may have the same. */
+template <int N, class T> static __device__ __forceinline__ void warp_sums(T *v, int *which)
+{
+    *which = 0;
+    warp_sums_from<N, 16>(v, N, which);
+}
+
 /* Sum over a block of up to 1024 threads, to all of them. part: shared, 32 entries. */
 static __device__ __forceinline__ double block_sum(double v, double *part)
 {
@@ -143,13 +175,14 @@ static __device__ __forceinline__ float fp4_b32(const uint8_t *codes, const uint
     return bf16_round(e2m1(codes[i / 2] >> (i % 2 * 4) & 15) * e8m0(scales[i / 32]));
 }
 
-/* Where row j of a stream lies (kv_view.h). */
+/* Where row j of a stream lies (kv_view.h); rows have 32-bit numbers, whose division is short. */
 static __device__ __forceinline__ const uint8_t *row_at(const struct hx_kv_stream *s, int64_t j,
                                                         size_t offset, int bytes)
 {
-    int64_t r = s->ring ? j % s->ring : j % s->rows_per_block;
-    int64_t b = s->ring ? 0 : j / s->rows_per_block;
-    return s->base + (size_t)s->table[b] * s->block_stride + offset + (size_t)r * (size_t)bytes;
+    uint32_t at = (uint32_t)j, n = (uint32_t)(s->ring ? s->ring : s->rows_per_block), b = at / n;
+    uint32_t block = (uint32_t)s->table[s->ring ? 0 : b];
+    return s->base + (size_t)block * s->block_stride + offset +
+           (size_t)(at - b * n) * (size_t)bytes;
 }
 
 static __device__ __forceinline__ const uint8_t *row_data(const struct hx_kv_stream *s, int64_t j)
@@ -172,27 +205,54 @@ static __device__ __forceinline__ uint32_t order(float f)
 #define ORDER_NEVER 0x007FFFFFu
 
 /* All blocks of a grid, which must fit the card together; what they wrote before is seen by all
- * behind it (read it past the first-level cache). barrier: two words, zero at the beginning;
- * launches that share it follow each other. */
-static __device__ __forceinline__ void grid_barrier(uint32_t *barrier, uint32_t n_block)
+ * behind it (read it past the first-level cache). barrier: a word, zero at the beginning and again
+ * or with its top bit set behind it; launches that share it follow each other, of whatever size.
+ * One block adds what the others leave to the top bit, so a meeting flips it. */
+static __device__ __forceinline__ void grid_barrier(uint32_t *barrier, uint32_t n_block, bool first)
 {
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        volatile uint32_t *round = barrier + 1;
-        uint32_t now = *round;
-        __threadfence();
-        if (atomicAdd(barrier, 1u) == n_block - 1) {
-            *barrier = 0;
-            __threadfence();
-            *round = now + 1;
-        } else {
-            while (*round == now)
-                ;
-        }
-        __threadfence();
+        uint32_t add = first ? 0x80000000u - (n_block - 1) : 1u, old, now;
+        asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
+                     : "=r"(old)
+                     : "l"(barrier), "r"(add)
+                     : "memory");
+        do {
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                         : "=r"(now)
+                         : "l"(barrier)
+                         : "memory");
+        } while (((old ^ now) & 0x80000000u) == 0);
     }
     __syncthreads();
+}
+
+/* Counts this block in behind all that it wrote; whether it is the last of n_block. One more word
+ * of a launch, zero before and behind it. */
+static __device__ __forceinline__ bool last_block(uint32_t *count, uint32_t n_block)
+{
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        uint32_t old;
+        asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                     : "=r"(old)
+                     : "l"(count)
+                     : "memory");
+        last = old == n_block - 1;
+        if (last)
+            *count = 0;
+    }
+    __syncthreads();
+    return last;
+}
+
+/* Cosine and sine of an angle. */
+static __device__ __forceinline__ float2 turn_by(float angle)
+{
+    double s, c;
+    sincos((double)angle, &s, &c);
+    return make_float2((float)c, (float)s);
 }
 
 static __device__ __forceinline__ void report(uint32_t *fault, enum hx_cuda_fault what)

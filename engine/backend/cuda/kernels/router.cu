@@ -2,7 +2,7 @@
  *
  * A block has a few experts and eight rows, its warps share the inputs. The last block of eight
  * rows to finish chooses, a warp a row. */
-#include "backend/cuda/kernels/numeric.cuh"
+#include "backend/cuda/kernels/site_mix.cuh"
 
 #define EXPERTS 3   /* of a block */
 #define ROWS    8   /* of a block */
@@ -13,20 +13,23 @@
 
 struct router {
     struct hx_cuda_route a;
-    int d;
+    struct hx_cuda_mix mix;
+    int d, n_block;
     const uint16_t *gate, *z;
     uint32_t *count; /* [groups of rows] */
 };
 
-/* Sums of this warp's chunks for all its experts and rows. */
 static __device__ __forceinline__ void widen(uint2 u, double to[4])
 {
     to[0] = __uint_as_float(u.x << 16), to[1] = __uint_as_float(u.x & 0xFFFF0000u);
     to[2] = __uint_as_float(u.y << 16), to[3] = __uint_as_float(u.y & 0xFFFF0000u);
 }
 
+/* Sums of this warp's chunks for all its experts and N rows; those behind row n are its. Behind the
+ * last input all is zero. */
+template <int N>
 static __device__ __forceinline__ void dots(const struct router &p, int e0, int r0, int n,
-                                            double sum[EXPERTS][ROWS])
+                                            double sum[EXPERTS * N])
 {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, step = WARPS * CHUNK;
     const uint16_t *z = p.z + (int64_t)r0 * p.d;
@@ -38,34 +41,33 @@ static __device__ __forceinline__ void dots(const struct router &p, int e0, int 
 #pragma unroll
             for (int e = 0; e < EXPERTS; e++) {
                 int at = min(e0 + e, p.a.n_expert - 1);
+                w[k][e] = make_uint2(0, 0);
                 if (c0 + k * step < p.d)
                     w[k][e] = __ldg((const uint2 *)(p.gate + (int64_t)at * p.d + c0 + k * step));
             }
         }
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
-            int c = c0 + k * step;
-            if (c >= p.d)
-                break;
-            uint2 in[ROWS];
+            uint2 in[N];
 #pragma unroll
-            for (int r = 0; r < ROWS; r++)
-                in[r] = *(const uint2 *)(z + (int64_t)min(r, n - 1) * p.d + c);
+            for (int r = 0; r < N; r++) {
+                in[r] = make_uint2(0, 0);
+                if (c0 + k * step < p.d)
+                    in[r] = *(const uint2 *)(z + (int64_t)min(r, n - 1) * p.d + c0 + k * step);
+            }
             double a[EXPERTS][4];
 #pragma unroll
             for (int e = 0; e < EXPERTS; e++)
                 widen(w[k][e], a[e]);
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                if (r >= n)
-                    break;
+            for (int r = 0; r < N; r++) {
                 double x[4];
                 widen(in[r], x);
 #pragma unroll
                 for (int e = 0; e < EXPERTS; e++) {
 #pragma unroll
                     for (int i = 0; i < 4; i++)
-                        sum[e][r] = __fma_rn(a[e][i], x[i], sum[e][r]);
+                        sum[e * N + r] = __fma_rn(a[e][i], x[i], sum[e * N + r]);
                 }
             }
         }
@@ -90,29 +92,29 @@ static __device__ void choose(const struct router &p, int64_t t)
     int mine = INT32_MAX; /* lane i keeps the choice of round i */
     bool few = false;
     for (int i = 0; i < a.k; i++) {
-        uint32_t best = 0;
-        int at = INT32_MAX;
-#pragma unroll
-        for (int j = 0; j < MOST / 32; j++) {
-            if (key[j] > best)
-                best = key[j], at = lane + 32 * j;
-        }
-        uint32_t top = __reduce_max_sync(0xFFFFFFFFu, best);
-        at = (int)__reduce_min_sync(0xFFFFFFFFu, best == top ? (uint32_t)at : 0x7FFFFFFFu);
-        few = few || top <= ORDER_NEVER;
-        at = top <= ORDER_NEVER ? i : at;
-        mine = lane == i ? at : mine;
+        uint32_t best = 0, at = 0x7FFFFFFFu;
 #pragma unroll
         for (int j = 0; j < MOST / 32; j++)
-            key[j] = at == lane + 32 * j ? 0 : key[j];
+            best = max(best, key[j]);
+        uint32_t top = __reduce_max_sync(0xFFFFFFFFu, best);
+#pragma unroll
+        for (int j = 0; j < MOST / 32; j++)
+            at = min(at, key[j] == top ? (uint32_t)(lane + 32 * j) : 0x7FFFFFFFu);
+        at = __reduce_min_sync(0xFFFFFFFFu, at);
+        few = few || top <= ORDER_NEVER;
+        at = top <= ORDER_NEVER ? (uint32_t)i : at;
+        mine = lane == i ? (int)at : mine;
+#pragma unroll
+        for (int j = 0; j < MOST / 32; j++)
+            key[j] = at == (uint32_t)(lane + 32 * j) ? 0 : key[j];
     }
+    float s = lane < a.k ? __ldcg(&score[mine]) : 0;
     if (__any_sync(0xFFFFFFFFu, nan || few) && lane == 0)
         report(a.fault, HX_CUDA_NAN_ROUTER);
     /* Ascending: a lane's place is the number of smaller choices. */
     int place = 0;
     for (int i = 0; i < a.k; i++)
         place += __shfl_sync(0xFFFFFFFFu, mine, i) < mine;
-    float s = lane < a.k ? __ldcg(&score[mine]) : 0;
     double sum = 0;
     for (int i = 0; i < a.k; i++) {
         uint32_t from = __ballot_sync(0xFFFFFFFFu, lane < a.k && place == i);
@@ -126,53 +128,41 @@ static __device__ void choose(const struct router &p, int64_t t)
     a.weight[t * a.k + place] = s * a.route_scale;
 }
 
-static __global__ void __launch_bounds__(WARPS * 32) router_kernel(struct router p)
+/* Blocks (three experts, eight rows); behind the experts' a block for each row of p.mix. N: rows at
+ * most of a block, a row's sums are the same with any. */
+template <int N>
+static __global__ void __launch_bounds__(WARPS * 32) router_kernel(const struct router p)
 {
-    __shared__ double part[WARPS][EXPERTS][ROWS];
-    __shared__ bool last;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, e0 = blockIdx.x * EXPERTS;
+    if ((int)blockIdx.x >= p.n_block) {
+        if (blockIdx.y == 0)
+            mix_row(p.mix, blockIdx.x - p.n_block);
+        return;
+    }
+    __shared__ double part[WARPS][EXPERTS * N];
+    int warp = threadIdx.x / 32, e0 = blockIdx.x * EXPERTS, which;
     int r0 = blockIdx.y * ROWS, n = min(ROWS, p.a.n_row - r0);
-    double sum[EXPERTS][ROWS];
+    double sum[EXPERTS * N];
 #pragma unroll
-    for (int e = 0; e < EXPERTS; e++) {
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            sum[e][r] = 0;
-    }
-    dots(p, e0, r0, n, sum);
-#pragma unroll
-    for (int e = 0; e < EXPERTS; e++) {
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            if (r >= n)
-                break;
-            double s = warp_sum(sum[e][r]);
-            if (lane == 0)
-                part[warp][e][r] = s;
-        }
-    }
+    for (int i = 0; i < EXPERTS * N; i++)
+        sum[i] = 0;
+    dots<N>(p, e0, r0, n, sum);
+    warp_sums<EXPERTS * N>(sum, &which);
+    if (which < EXPERTS * N)
+        part[warp][which] = sum[0];
     __syncthreads();
-    for (int i = threadIdx.x; i < EXPERTS * ROWS; i += blockDim.x) {
-        int e = i / ROWS, r = i % ROWS;
+    for (int i = threadIdx.x; i < EXPERTS * N; i += blockDim.x) {
+        int e = i / N, r = i % N;
         if (r >= n || e0 + e >= p.a.n_expert)
             continue;
         double s = 0;
+#pragma unroll
         for (int w = 0; w < WARPS; w++)
-            s += part[w][e][r];
+            s += part[w][i];
         float z = (float)s / p.a.temp;
         float sp = (double)z > 20.0 ? z : (float)log1p(exp((double)z));
         p.a.score[(int64_t)(r0 + r) * p.a.n_expert + e0 + e] = sqrtf(sp);
     }
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = atomicAdd(&p.count[blockIdx.y], 1u) == gridDim.x - 1;
-        if (last)
-            p.count[blockIdx.y] = 0;
-        __threadfence();
-    }
-    __syncthreads();
-    if (last && warp < n)
+    if (last_block(&p.count[blockIdx.y], (uint32_t)p.n_block) && warp < n)
         choose(p, r0 + warp);
 }
 
@@ -183,13 +173,27 @@ bool hx_cu_router_takes(const struct hx_cuda_weight *gate, int n_expert, int k)
 }
 
 cudaError_t hx_cu_router(cudaStream_t s, const struct hx_cuda_route *a,
-                         const struct hx_cuda_weight *gate, const uint16_t *z, uint32_t *count)
+                         const struct hx_cuda_weight *gate, const uint16_t *z, uint32_t *count,
+                         const struct hx_cuda_mix *mix)
 {
-    struct router p = {*a, (int)gate->n_in, (const uint16_t *)gate->data, z, count};
+    struct router p = {};
+    p.a = *a;
+    if (mix)
+        p.mix = *mix;
+    p.d = (int)gate->n_in;
+    p.n_block = (a->n_expert + EXPERTS - 1) / EXPERTS;
+    p.gate = (const uint16_t *)gate->data;
+    p.z = z;
+    p.count = count;
     unsigned groups = (unsigned)((a->n_row + ROWS - 1) / ROWS);
     if (groups > HX_CUDA_COUNTERS)
         return cudaErrorInvalidValue;
-    router_kernel<<<dim3((unsigned)((a->n_expert + EXPERTS - 1) / EXPERTS), groups), WARPS * 32, 0,
-                    s>>>(p);
+    dim3 grid((unsigned)(p.n_block + p.mix.n_row), groups);
+    void (*kernel)(struct router) = a->n_row > 6   ? router_kernel<8>
+                                    : a->n_row > 4 ? router_kernel<6>
+                                    : a->n_row > 2 ? router_kernel<4>
+                                    : a->n_row > 1 ? router_kernel<2>
+                                                   : router_kernel<1>;
+    kernel<<<grid, WARPS * 32, 0, s>>>(p);
     return cudaGetLastError();
 }

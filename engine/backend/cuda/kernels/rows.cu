@@ -148,54 +148,82 @@ cudaError_t hx_cu_quantise(cudaStream_t s, int grid, const uint16_t *x, int64_t 
 
 /* ---- several at once ---- */
 
-static __device__ __forceinline__ float2 turn_by(float angle)
-{
-    double s, c;
-    sincos((double)angle, &s, &c);
-    return make_float2((float)c, (float)s);
-}
-
 static __device__ __forceinline__ float2 rotated(float a, float b, float2 t)
 {
     return make_float2(a * t.x - b * t.y, a * t.y + b * t.x);
 }
 
-static __device__ void window_row(const struct hx_cuda_latents &a, int64_t t)
+#define LATENT_THREADS 512
+#define HELD           4 /* values of a thread that wait in registers */
+
+/* A row normed: v, w hold what it read of x and of the weights; the rest is read again. to(i, h)
+ * takes the results. */
+template <class TO>
+static __device__ __forceinline__ void norm_row(const struct hx_cuda_weight &w, const uint16_t *x,
+                                                float eps, double *part, TO to)
 {
-    __shared__ double part[32];
-    extern __shared__ __align__(8) uint16_t v[];
-    int d = (int)a.kv_norm.n_in, lane = threadIdx.x % 32;
-    uint16_t *x = a.kv + t * d;
-    /* What takes long to come begins here: where the row goes, and its turns by the last warp. */
-    uint8_t *ring = NULL, *ring_scale = NULL;
-    if (a.store && a.row[t] >= 0) {
-        const struct hx_kv_stream *s = &a.batch.kv.of[a.batch.seq[t]]->window[a.layer];
-        ring = (uint8_t *)row_data(s, a.row[t]);
-        ring_scale = (uint8_t *)row_scale(s, a.row[t]);
-    }
-    float2 *turn = (float2 *)(v + d);
-    for (int f = (int)(blockDim.x - 1 - threadIdx.x); f < a.n_freq; f += blockDim.x)
-        turn[f] = turn_by((float)a.batch.pos[t] * a.freq[f]);
+    int k = (int)w.n_in;
+    float v[HELD], f[HELD];
     double sum = 0;
-    for (int i = threadIdx.x; i < d; i += blockDim.x) {
-        double f = bf16_value(x[i]);
-        sum += f * f;
+#pragma unroll
+    for (int j = 0; j < HELD; j++) {
+        int i = j * LATENT_THREADS + threadIdx.x;
+        v[j] = i < k ? bf16_value(x[i]) : 0;
+        f[j] = i < k ? dense_value(&w, i) : 0;
     }
-    float scale = rsqrt32((float)(block_sum(sum, part) / (double)d) + a.eps);
-    for (int i = threadIdx.x; i < d; i += blockDim.x)
-        v[i] = to_bf16(dense_value(&a.kv_norm, i) * (bf16_value(x[i]) * scale));
+#pragma unroll
+    for (int j = 0; j < HELD; j++)
+        sum += (double)v[j] * (double)v[j];
+    for (int i = HELD * LATENT_THREADS + threadIdx.x; i < k; i += LATENT_THREADS) {
+        double u = bf16_value(x[i]);
+        sum += u * u;
+    }
+    float scale = rsqrt32((float)(block_sum(sum, part) / (double)k) + eps);
+#pragma unroll
+    for (int j = 0; j < HELD; j++) {
+        int i = j * LATENT_THREADS + threadIdx.x;
+        if (i < k)
+            to(i, to_bf16(f[j] * (v[j] * scale)));
+    }
+    for (int i = HELD * LATENT_THREADS + threadIdx.x; i < k; i += LATENT_THREADS)
+        to(i, to_bf16(dense_value(&w, i) * (bf16_value(x[i]) * scale)));
+}
+
+static __device__ __forceinline__ void window_row(const struct hx_cuda_latents &a, int64_t t,
+                                                  double *part)
+{
+    extern __shared__ __align__(8) uint16_t v[];
+    __shared__ uint8_t *ring, *ring_scale;
+    int d = (int)a.kv_norm.n_in, lane = threadIdx.x % 32, n_warp = LATENT_THREADS / 32;
+    int warp = threadIdx.x / 32;
+    uint16_t *x = a.kv + t * d;
+    /* What takes long to come, by the last warps: where the row goes, and its turns. */
+    float2 *turn = (float2 *)(v + d);
+    if (warp == n_warp - 1) {
+        if (lane == 0) {
+            bool stores = a.store && a.row[t] >= 0;
+            const struct hx_kv_stream *s =
+                stores ? &a.batch.kv.of[a.batch.seq[t]]->window[a.layer] : NULL;
+            ring = s ? (uint8_t *)row_data(s, a.row[t]) : NULL;
+            ring_scale = s ? (uint8_t *)row_scale(s, a.row[t]) : NULL;
+        }
+    } else if (warp == n_warp - 2) {
+        for (int f = lane; f < a.n_freq; f += 32)
+            turn[f] = turn_by((float)a.batch.pos[t] * a.freq[f]);
+    }
+    norm_row(a.kv_norm, x, a.eps, part, [&](int i, uint16_t h) { v[i] = h; });
     __syncthreads();
-    for (int f = threadIdx.x; f < a.n_freq; f += blockDim.x) {
+    for (int f = threadIdx.x; f < a.n_freq; f += LATENT_THREADS) {
         uint16_t *pair = v + d - 2 * a.n_freq + 2 * f;
         float2 r = rotated(bf16_value(pair[0]), bf16_value(pair[1]), turn[f]);
         pair[0] = to_bf16(r.x);
         pair[1] = to_bf16(r.y);
     }
     __syncthreads();
-    for (int b = threadIdx.x / 32; b < d / 32; b += blockDim.x / 32) {
+    for (int b = warp; b < d / 32; b += n_warp) {
         int i = 32 * b + lane;
         float f = bf16_value(v[i]);
-        uint8_t s = fp8_scale(warp_magnitude(f)), c = encode_e4m3(clamp(f / e8m0(s), 448.0f));
+        uint8_t s = fp8_scale(warp_magnitude(f)), c = encode_e4m3(clamp(f * inverse(s), 448.0f));
         x[i] = v[i];
         a.codes[t * d + i] = c;
         if (ring)
@@ -209,23 +237,15 @@ static __device__ void window_row(const struct hx_cuda_latents &a, int64_t t)
 }
 
 /* Blocks (row, 0): queries; (row, 1): window rows. */
-static __global__ void latents(struct hx_cuda_latents a)
+static __global__ void __launch_bounds__(LATENT_THREADS) latents(const struct hx_cuda_latents a)
 {
     __shared__ double part[32];
-    if (blockIdx.y == 1) {
-        window_row(a, blockIdx.x);
-        return;
-    }
-    int64_t k = a.q_norm.n_in;
-    uint16_t *x = a.q + blockIdx.x * k;
-    double sum = 0;
-    for (int64_t i = threadIdx.x; i < k; i += blockDim.x) {
-        double v = bf16_value(x[i]);
-        sum += v * v;
-    }
-    float scale = rsqrt32((float)(block_sum(sum, part) / (double)k) + a.eps);
-    for (int64_t i = threadIdx.x; i < k; i += blockDim.x)
-        x[i] = to_bf16(dense_value(&a.q_norm, i) * (bf16_value(x[i]) * scale));
+    int64_t t = blockIdx.x;
+    uint16_t *x = a.q + t * a.q_norm.n_in;
+    if (blockIdx.y == 1)
+        window_row(a, t, part);
+    else
+        norm_row(a.q_norm, x, a.eps, part, [&](int i, uint16_t h) { x[i] = h; });
 }
 
 bool hx_cu_latents_takes(const struct hx_cuda_latents *a)
@@ -236,7 +256,7 @@ bool hx_cu_latents_takes(const struct hx_cuda_latents *a)
 cudaError_t hx_cu_latents(cudaStream_t s, const struct hx_cuda_latents *a)
 {
     size_t room = (size_t)a->kv_norm.n_in * 2 + (size_t)a->n_freq * sizeof(float2);
-    latents<<<dim3((unsigned)a->batch.n_row, 2), 256, room, s>>>(*a);
+    latents<<<dim3((unsigned)a->batch.n_row, 2), LATENT_THREADS, room, s>>>(*a);
     return cudaGetLastError();
 }
 
