@@ -18,6 +18,7 @@ gpu_test_parts   := backend base
 gpu_test_long    := run engram kv model backend base
 gpu_test_memory  := run engram kv model comm backend base
 gpu_test_ranks   := run engram kv model comm backend base
+gpu_test_ranks_fast := $(gpu_test_ranks)
 
 .SECONDEXPANSION:
 $(O)/gpu/test_%: $(O)/obj/tests/gpu/test_%.o $$(call hx_libs,$$(gpu_test_$$*))

@@ -134,6 +134,12 @@ static inline struct hx_weight dense(enum side s, enum hx_dtype type, size_t at,
 
 /* ---- comparing ---- */
 
+/* Largest distances that were allowed, of those with either bound. */
+static struct {
+    double rms;
+    char what[96];
+} worst[2];
+
 /* Array of both sides within a relative RMS; EXACT: the same bits. */
 static inline void same(const char *what, enum hx_dtype type, size_t at, int64_t n, double bound)
 {
@@ -146,6 +152,11 @@ static inline void same(const char *what, enum hx_dtype type, size_t at, int64_t
     double rms = bound > 0 ? distance(type, got, want, n) : 0;
     if (!(rms <= bound))
         fail_msg("%s: relative RMS %.3g, allowed %.3g", what, rms, bound);
+    int which = bound > COEFFICIENT;
+    if (rms > worst[which].rms) {
+        worst[which].rms = rms;
+        snprintf(worst[which].what, sizeof(worst[which].what), "%s", what);
+    }
     free(want);
     free(got);
 }
@@ -200,6 +211,10 @@ static int open_sides(void **state)
 static int close_sides(void **state)
 {
     (void)state;
+    for (int i = 0; i < 2; i++)
+        print_message("worst distance with a bound of %.0e: %.2g, %s\n",
+                      i ? ACTIVATION : COEFFICIENT, worst[i].rms,
+                      worst[i].what[0] ? worst[i].what : "none");
     for (int s = 0; s < N_SIDES; s++) {
         side[s].be->free(side[s].buf);
         side[s].be->close(side[s].dev);
