@@ -16,6 +16,7 @@ gpu_test_ops     := backend base
 gpu_test_attend  := backend base
 gpu_test_parts   := backend base
 gpu_test_long    := run engram kv model backend base
+gpu_test_spec    := run engram kv model backend base
 gpu_test_memory  := run engram kv model comm backend base
 gpu_test_ranks   := run engram kv model comm backend base
 gpu_test_ranks_fast := $(gpu_test_ranks)

@@ -5,8 +5,6 @@
 
 #include <time.h>
 
-#include "model/safetensors.h"
-
 /* ---- recorded values ---- */
 
 struct value {
@@ -109,30 +107,11 @@ struct pass_case {
     const char *golden; /* recorded case instead of n_tok tokens, or NULL */
 };
 
-/* A recorded array (free it); NULL: there is none. */
-static void *golden_get(const char *dir, int64_t *n, const char *name, const char *what)
-{
-    char path[96], array[96];
-    struct hx_st_file *f = NULL;
-    snprintf(path, sizeof(path), "%s/golden/golden.safetensors", dir);
-    snprintf(array, sizeof(array), "%s.%s", name, what);
-    CHECK(hx_st_open(path, &f, ERR));
-    const struct hx_st_tensor *t = hx_st_find(f, array);
-    void *data = t ? malloc(t->size + 1) : NULL;
-    if (t) {
-        assert_non_null(data);
-        CHECK(hx_st_read(f, t, data, ERR));
-        *n = t->ne[0];
-    }
-    hx_st_close(f);
-    return data;
-}
-
 /* Tokens of a case, rows of an image in place of the embeddings if it has one. Prompts are those of
  * the model itself. */
 static int32_t *load_case(const struct pass_case *c, struct hx_step_seq *q, int width)
 {
-    int64_t n = c->n_tok, unused;
+    int64_t n = c->n_tok, unused = 0;
     int32_t *t = c->golden ? golden_get(MODEL, &n, c->golden, "tokens") : malloc((size_t)n * 4);
     int32_t *types = c->golden ? golden_get(MODEL, &unused, c->golden, "types") : NULL;
     uint16_t *span = c->golden ? golden_get(MODEL, &unused, c->golden, "span") : NULL;

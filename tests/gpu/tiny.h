@@ -6,6 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "model/safetensors.h"
 #include "run/draft.h"
 #include "run/rank.h"
 
@@ -62,6 +63,25 @@ static inline struct hx_kv_seq *new_seq(struct hx_rank *r)
     struct hx_kv_seq *s = NULL;
     CHECK(hx_kv_seq_new(hx_rank_kv(r), &s, ERR));
     return s;
+}
+
+/* A recorded array (free it); NULL: there is none. */
+static inline void *golden_get(const char *dir, int64_t *n, const char *name, const char *what)
+{
+    char path[96], array[96];
+    struct hx_st_file *f = NULL;
+    snprintf(path, sizeof(path), "%s/golden/golden.safetensors", dir);
+    snprintf(array, sizeof(array), "%s.%s", name, what);
+    CHECK(hx_st_open(path, &f, ERR));
+    const struct hx_st_tensor *t = hx_st_find(f, array);
+    void *data = t ? malloc(t->size + 1) : NULL;
+    if (t) {
+        assert_non_null(data);
+        CHECK(hx_st_read(f, t, data, ERR));
+        *n = t->ne[0];
+    }
+    hx_st_close(f);
+    return data;
 }
 
 /* What a value of a pass holds: device or host memory, whose work may still be queued. */
