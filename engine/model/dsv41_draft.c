@@ -176,8 +176,9 @@ int hx_draft_see_target(struct hx_pass *p, int slot)
     means.n_dims = 2;
     means.ne[1] *= means.ne[2];
     means.ne[2] = 1;
-    if (p->tap)
-        p->tap(p->tap_user, "main_hidden", -1, &means);
+    p->il = -1;
+    HX_STEP(hx_pass_tap(p, "main_hidden", &means));
+    p->il = d->last_target;
     return 0;
 }
 
@@ -208,7 +209,7 @@ static int queue_context(struct hx_pass *p)
     p->stored = false;
     HX_RUN(p, linear, f->draft->main_proj, f->reference, &means, &x);
     HX_STEP(hx_pass_norm(p, f->draft->main_norm, HX_ACT_X, n));
-    hx_pass_tap(p, "main_x", &x);
+    HX_STEP(hx_pass_tap(p, "main_x", &x));
     for (int i = 0; i < f->hp->n_draft_layer; i++) {
         enter(p, i);
         HX_STEP(hx_pass_window_rows(p));
@@ -306,19 +307,19 @@ static int block_layer(struct hx_pass *p, int i)
 {
     enter(p, i);
     int n = p->rows->batch.n_row;
-    hx_pass_tap_act(p, "streams", HX_ACT_STREAMS, n);
+    HX_STEP(hx_pass_tap_act(p, "streams", HX_ACT_STREAMS, n));
     bool have_latent;
     HX_STEP(hx_pass_site(p, &hx_site_attn, HX_T_ATTN_NORM, n));
     HX_STEP(hx_pass_mix(p, &hx_site_attn, n));
     HX_STEP(hx_pass_latents(p, &have_latent));
     if (!have_latent)
         HX_STEP(hx_pass_window_rows(p));
-    hx_pass_tap_act(p, "block_codes", HX_ACT_KV_CODES, n);
-    hx_pass_tap_act(p, "block_scales", HX_ACT_KV_SCALES, n);
+    HX_STEP(hx_pass_tap_act(p, "block_codes", HX_ACT_KV_CODES, n));
+    HX_STEP(hx_pass_tap_act(p, "block_scales", HX_ACT_KV_SCALES, n));
     HX_STEP(hx_pass_queries(p, have_latent));
     HX_STEP(attend(p));
     HX_STEP(hx_pass_attn_out(p));
-    hx_pass_tap_act(p, "attn.y", HX_ACT_Y, n);
+    HX_STEP(hx_pass_tap_act(p, "attn.y", HX_ACT_Y, n));
     HX_STEP(hx_pass_expand(p, n));
     return hx_pass_ffn(p);
 }
@@ -355,10 +356,10 @@ static int choose_tokens(struct hx_pass *p, int n_seq)
         HX_JOIN(p, best, &logits, k, &tokens);
     }
     HX_RUN(p, confidence, d->confidence, &h, &latent, &z);
-    hx_pass_tap(p, "h", &h);
-    hx_pass_tap(p, "base", &base);
-    hx_pass_tap(p, "logits", &logits);
-    hx_pass_tap(p, "conf.z", &z);
+    HX_STEP(hx_pass_tap(p, "h", &h));
+    HX_STEP(hx_pass_tap(p, "base", &base));
+    HX_STEP(hx_pass_tap(p, "logits", &logits));
+    HX_STEP(hx_pass_tap(p, "conf.z", &z));
     return 0;
 }
 

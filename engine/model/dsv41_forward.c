@@ -80,11 +80,11 @@ static int engram(struct hx_pass *p, int slot)
                                     .eps = (float)h->rms_eps,
                                     .dot = &dot,
                                     .gate = &gate});
-    hx_pass_tap(p, "engram.v", &v);
-    hx_pass_tap(p, "engram.z", &z);
-    hx_pass_tap(p, "engram.dot", &dot);
-    hx_pass_tap(p, "engram.gate", &gate);
-    hx_pass_tap(p, "engram.streams", &streams);
+    HX_STEP(hx_pass_tap(p, "engram.v", &v));
+    HX_STEP(hx_pass_tap(p, "engram.z", &z));
+    HX_STEP(hx_pass_tap(p, "engram.dot", &dot));
+    HX_STEP(hx_pass_tap(p, "engram.gate", &gate));
+    HX_STEP(hx_pass_tap(p, "engram.streams", &streams));
     return 0;
 }
 
@@ -192,13 +192,13 @@ static int select_rows(struct hx_pass *p)
                .cand = &cand,
                .score = p->tap ? &p->score : NULL,
            });
-    hx_pass_tap(p, "index.q_codes", &codes);
-    hx_pass_tap(p, "index.q_scales", &scales);
-    hx_pass_tap(p, "index.w", &w);
-    hx_pass_tap(p, "index.score", &p->score);
-    hx_pass_tap(p, "index.topk", &topk);
+    HX_STEP(hx_pass_tap(p, "index.q_codes", &codes));
+    HX_STEP(hx_pass_tap(p, "index.q_scales", &scales));
+    HX_STEP(hx_pass_tap(p, "index.w", &w));
+    HX_STEP(hx_pass_tap(p, "index.score", &p->score));
+    HX_STEP(hx_pass_tap(p, "index.topk", &topk));
     if (p->il == h->candidate_source)
-        hx_pass_tap(p, "index.cand", &cand);
+        HX_STEP(hx_pass_tap(p, "index.cand", &cand));
     return 0;
 }
 
@@ -226,7 +226,7 @@ static int attend(struct hx_pass *p)
                                     .scale = (float)pow(h->head_dim, -0.5),
                                     .freq = hx_pass_turns(p),
                                     .o = &o});
-    hx_pass_tap(p, "attn.o", &o);
+    HX_STEP(hx_pass_tap(p, "attn.o", &o));
     return 0;
 }
 
@@ -236,7 +236,7 @@ static int attention(struct hx_pass *p)
     int n_in = p->rows->batch.n_row, n = p->out->batch.n_row;
     bool fewer = p->out != p->rows;
     HX_STEP(hx_pass_site(p, &hx_site_attn, HX_T_ATTN_NORM, n_in));
-    hx_pass_tap_act(p, "attn.x", HX_ACT_X, n_in);
+    HX_STEP(hx_pass_tap_act(p, "attn.x", HX_ACT_X, n_in));
     if (fewer) {
         HX_STEP(hx_pass_keep(p, HX_ACT_STREAMS, n_in, p->out));
         if (hx_pass_whole_sites(p)) {
@@ -269,7 +269,7 @@ static int attention(struct hx_pass *p)
     HX_STEP(attend(p));
     HX_STEP(hx_pass_store_window(p));
     HX_STEP(hx_pass_attn_out(p));
-    hx_pass_tap_act(p, "attn.y", HX_ACT_Y, n);
+    HX_STEP(hx_pass_tap_act(p, "attn.y", HX_ACT_Y, n));
     return hx_pass_expand(p, n);
 }
 
@@ -290,7 +290,7 @@ static int layer(struct hx_pass *p, int il)
         p->out = p->rows; /* taps see all rows; the head takes its own */
     int n = p->rows->batch.n_row;
     p->f->layer_rows += p->out->batch.n_row;
-    hx_pass_tap_act(p, "streams", HX_ACT_STREAMS, n);
+    HX_STEP(hx_pass_tap_act(p, "streams", HX_ACT_STREAMS, n));
     if (p->f->maps->engram_slot[il] >= 0)
         HX_STEP(engram(p, p->f->maps->engram_slot[il]));
     if (p->f->maps->target_slot[il] >= 0 && p->f->draft)
@@ -300,7 +300,7 @@ static int layer(struct hx_pass *p, int il)
     HX_STEP(attention(p));
     if (p->out->batch.n_row == 0)
         return 0;
-    hx_pass_tap_act(p, "streams_mid", HX_ACT_STREAMS, p->out->batch.n_row);
+    HX_STEP(hx_pass_tap_act(p, "streams_mid", HX_ACT_STREAMS, p->out->batch.n_row));
     return hx_pass_ffn(p);
 }
 
@@ -331,11 +331,11 @@ static int head(struct hx_pass *p)
     struct hx_tensor streams = hx_pass_act(p, HX_ACT_STREAMS, n), pre = hx_pass_act(p, p->pre, n),
                      x = hx_pass_act(p, HX_ACT_X, n);
     p->il = -1;
-    hx_pass_tap(p, "final.streams", &streams);
+    HX_STEP(hx_pass_tap(p, "final.streams", &streams));
     HX_RUN(p, hc_collapse, &streams, &pre, &x);
-    hx_pass_tap(p, "final.h", &x);
+    HX_STEP(hx_pass_tap(p, "final.h", &x));
     HX_STEP(hx_pass_norm(p, p->f->norm, HX_ACT_X, n));
-    hx_pass_tap(p, "final.hn", &x);
+    HX_STEP(hx_pass_tap(p, "final.hn", &x));
     size_t row = (size_t)p->f->hp->n_vocab * sizeof(float), x_row = (size_t)p->f->hp->n_embd * 2;
     for (int t = 0; t < n; t += HX_HEAD_ROWS) {
         int m = n - t < HX_HEAD_ROWS ? n - t : HX_HEAD_ROWS;

@@ -10,16 +10,19 @@ struct hx_tensor hx_pass_act(const struct hx_pass *p, enum hx_act which, int n)
     return t;
 }
 
-void hx_pass_tap(const struct hx_pass *p, const char *name, const struct hx_tensor *t)
+int hx_pass_tap(const struct hx_pass *p, const char *name, const struct hx_tensor *t)
 {
-    if (p->tap)
-        p->tap(p->tap_user, name, p->il, t);
+    if (!p->tap)
+        return 0;
+    HX_STEP(p->f->be->sync(p->f->dev, p->err));
+    p->tap(p->tap_user, name, p->il, t);
+    return 0;
 }
 
-void hx_pass_tap_act(const struct hx_pass *p, const char *name, enum hx_act which, int n)
+int hx_pass_tap_act(const struct hx_pass *p, const char *name, enum hx_act which, int n)
 {
     struct hx_tensor t = hx_pass_act(p, which, n);
-    hx_pass_tap(p, name, &t);
+    return hx_pass_tap(p, name, &t);
 }
 
 const struct hx_weight *hx_pass_weight(const struct hx_pass *p, enum hx_role role)
@@ -111,9 +114,9 @@ int hx_pass_mix(struct hx_pass *p, const struct hx_site *s, int n)
     struct hx_tensor pre = m.pre, post = m.post, comb = m.comb;
     if (!hx_pass_whole_sites(p))
         HX_RUN(p, hc_mix, &a);
-    hx_pass_tap(p, s->pre, &pre);
-    hx_pass_tap(p, s->post, &post);
-    hx_pass_tap(p, s->comb, &comb);
+    HX_STEP(hx_pass_tap(p, s->pre, &pre));
+    HX_STEP(hx_pass_tap(p, s->post, &post));
+    HX_STEP(hx_pass_tap(p, s->comb, &comb));
     return 0;
 }
 
@@ -225,8 +228,8 @@ int hx_pass_queries(struct hx_pass *p, bool have_latent)
     HX_STEP(hx_pass_linear(p, HX_T_ATTN_WQ_B, HX_ACT_QR, HX_ACT_Q, n));
     if (!hx_pass_turns(p))
         HX_STEP(hx_pass_rope(p, HX_ACT_Q, &p->out->batch, false));
-    hx_pass_tap_act(p, "attn.qr", HX_ACT_QR, n);
-    hx_pass_tap_act(p, "attn.q", HX_ACT_Q, n);
+    HX_STEP(hx_pass_tap_act(p, "attn.qr", HX_ACT_QR, n));
+    HX_STEP(hx_pass_tap_act(p, "attn.q", HX_ACT_Q, n));
     return 0;
 }
 
@@ -286,10 +289,10 @@ int hx_pass_ffn(struct hx_pass *p)
                                      .quantise = p->f->reference,
                                      .y = &part});
     HX_JOIN(p, sum, &part, &y);
-    hx_pass_tap(p, "ffn.x", &z);
-    hx_pass_tap(p, "router.score", &score);
-    hx_pass_tap(p, "router.expert", &sel);
-    hx_pass_tap(p, "router.weight", &w);
-    hx_pass_tap(p, "ffn.y", &y);
+    HX_STEP(hx_pass_tap(p, "ffn.x", &z));
+    HX_STEP(hx_pass_tap(p, "router.score", &score));
+    HX_STEP(hx_pass_tap(p, "router.expert", &sel));
+    HX_STEP(hx_pass_tap(p, "router.weight", &w));
+    HX_STEP(hx_pass_tap(p, "ffn.y", &y));
     return hx_pass_expand(p, n);
 }

@@ -137,8 +137,9 @@ extern const struct hx_site hx_site_attn, hx_site_ffn;
 
 /* The first n rows of an activation. */
 struct hx_tensor hx_pass_act(const struct hx_pass *p, enum hx_act which, int n);
-void hx_pass_tap(const struct hx_pass *p, const char *name, const struct hx_tensor *t);
-void hx_pass_tap_act(const struct hx_pass *p, const char *name, enum hx_act which, int n);
+/* Calls the tap, if there is one, when all that is queued is done. */
+int hx_pass_tap(const struct hx_pass *p, const char *name, const struct hx_tensor *t);
+int hx_pass_tap_act(const struct hx_pass *p, const char *name, enum hx_act which, int n);
 const struct hx_weight *hx_pass_weight(const struct hx_pass *p, enum hx_role role);
 /* y = W x with the activation grid of the mode. */
 int hx_pass_linear(struct hx_pass *p, enum hx_role role, enum hx_act x, enum hx_act y, int n);
