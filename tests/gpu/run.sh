@@ -24,9 +24,9 @@ verdict() {
 checks() {
     cat <<'END'
 backend|recorded
+backend|recorded_exl3
 backend|pass_model_cuda_97
 backend|pass_model_exl3_cuda_97
-backend|pass_model_cuda-exact_p1
 ops|test_rows
 ops|test_site
 ops|test_route
@@ -42,6 +42,7 @@ ops|index, few keys
 ops|index, one*
 ops|index, t*|cuda-exact
 ops|test_route|cuda-exact
+ops|linear, FP8 ?? x *|cuda-exact
 attend|test_*
 attend|attend, first token
 attend|attend, tiny*
@@ -60,6 +61,7 @@ experts|unequal, tiny
 experts|FP4, tiny
 parts|test_streams
 parts|test_coefficients
+parts|test_coefficients|cuda-exact
 parts|test_keep_rows
 parts|test_linear_*
 parts|test_engram*

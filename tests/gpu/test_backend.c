@@ -369,39 +369,34 @@ static void test_repeats(void **state)
 }
 
 /* For checkers that let a replay return only at its end: without a reader of Engram rows, which the
- * card would wait for. FP4 and EXL3 experts, drafts. */
+ * card would wait for. state: NULL, or EXL3 experts instead of FP4. */
 static void test_recorded(void **state)
 {
-    (void)state;
     static struct hx_hparams shape;
     static uint8_t bits[HX_MAX_LAYERS];
     CHECK(hx_hparams_load(MODEL, &shape, ERR));
     memset(bits, 3, sizeof(bits));
-    for (int i = 0; i < 2; i++) {
-        const struct hx_synthetic syn = {.hp = &shape, .bits = i ? bits : NULL, .seed = 5};
-        const struct hx_rank_options o = {.synthetic = &syn,
-                                          .backend = "cuda",
-                                          .max_tok = 64,
-                                          .max_seq = 1,
-                                          .drafts = true,
-                                          .kv = {.block_tok = 16, .n_blocks = 16, .n_seqs = 1}};
-        struct hx_rank *r = NULL;
-        struct hx_kv_seq *s;
-        int32_t t[8], drafts[16];
-        float z[16], *logits;
-        CHECK(hx_rank_open(&o, &r, ERR));
-        logits = malloc((size_t)shape.n_vocab * 4);
-        assert_non_null(logits);
-        make_prompt(t, 8, 1);
-        s = new_seq(r);
-        for (int k = 0; k < 4; k++) {
-            step(r, s, t + k, 1, 1, logits);
-            CHECK(hx_rank_draft(r, &s, t + k + 1, 1, drafts, z, NULL, NULL, ERR));
-        }
-        hx_kv_seq_free(s);
-        free(logits);
-        repeat(r, 4);
+    const struct hx_synthetic syn = {.hp = &shape, .bits = *state ? bits : NULL, .seed = 5};
+    const struct hx_rank_options o = {.synthetic = &syn,
+                                      .backend = "cuda",
+                                      .max_tok = 64,
+                                      .max_seq = 1,
+                                      .drafts = true,
+                                      .kv = {.block_tok = 16, .n_blocks = 16, .n_seqs = 1}};
+    struct hx_rank *r = NULL;
+    int32_t t[8], drafts[16];
+    float z[16], *logits = malloc((size_t)shape.n_vocab * 4);
+    assert_non_null(logits);
+    CHECK(hx_rank_open(&o, &r, ERR));
+    make_prompt(t, 8, 1);
+    struct hx_kv_seq *s = new_seq(r);
+    for (int k = 0; k < 3; k++) {
+        step(r, s, t + k, 1, 1, logits);
+        CHECK(hx_rank_draft(r, &s, t + k + 1, 1, drafts, z, NULL, NULL, ERR));
     }
+    hx_kv_seq_free(s);
+    free(logits);
+    repeat(r, 3);
 }
 
 int main(int argc, char **argv)
@@ -420,7 +415,7 @@ int main(int argc, char **argv)
         {MODEL, "cuda", 97, NULL},         {HYBRID, "cuda", 97, NULL},
         {MODEL, "cuda", 400, NULL},        {HYBRID, "cuda", 400, NULL},
     };
-    enum { N = sizeof(cases) / sizeof(cases[0]), MORE = 6 };
+    enum { N = sizeof(cases) / sizeof(cases[0]), MORE = 7 };
     struct CMUnitTest tests[N + MORE] = {
         {"chunks", test_chunks, NULL, NULL, model},
         {"chunks_exl3", test_chunks, NULL, NULL, hybrid},
@@ -428,6 +423,7 @@ int main(int argc, char **argv)
         {"drafts_exl3", test_drafts, NULL, NULL, hybrid},
         {"repeats", test_repeats, NULL, NULL, hybrid},
         {"recorded", test_recorded, NULL, NULL, NULL},
+        {"recorded_exl3", test_recorded, NULL, NULL, hybrid},
     };
     static char names[N][64];
     for (int i = 0; i < N; i++) {
