@@ -47,11 +47,13 @@ struct hx_site_args {
     const struct hx_tensor *pre; /* of the site before; not mix.pre */
     const struct hx_weight *norm;
     float norm_eps;
-    struct hx_tensor *x; /* BF16 [T, D] */
+    struct hx_tensor *x;                 /* BF16 [T, D] */
+    const struct hx_weight *const *soon; /* [n_soon] of the next products: a hint */
+    int n_soon;
 };
 
-/* rms_norm of q; rms_norm, rope and quantise (HX_GRID_FP8_B32) of kv; kv_store of the window rows
- * if row is there. */
+/* kv = w[0] x, q = w[1] x, if w is there; then rms_norm of q; rms_norm, rope and quantise
+ * (HX_GRID_FP8_B32) of kv; kv_store of the window rows if row is there. */
 struct hx_latents_args {
     const struct hx_batch *batch;
     int layer;
@@ -60,7 +62,9 @@ struct hx_latents_args {
     float eps;
     const struct hx_tensor *freq;
     struct hx_tensor *codes, *scales;
-    const int64_t *row; /* NULL: not stored */
+    const int64_t *row;               /* NULL: not stored */
+    const struct hx_weight *const *w; /* [2], or NULL: kv and q are there */
+    const struct hx_tensor *x;
 };
 
 /* Engram rows that the host puts into memory that both see: waits until *ready is not 0, then as
@@ -101,6 +105,8 @@ struct hx_attend_args {
     const struct hx_tensor *freq; /* rotate q before, o back behind; NULL: done apart. Only where
                                      `rotates` is set */
     struct hx_tensor *o;          /* BF16 [T, H, d] */
+    const struct hx_weight *const *soon; /* [n_soon] of the next products: a hint */
+    int n_soon;
 };
 
 struct hx_route_args {

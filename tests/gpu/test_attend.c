@@ -270,7 +270,7 @@ static void run_latents(enum side s, const struct world *w, int n_q, const size_
     if (side[s].be->kernels->latents) {
         RUN(s, latents,
             &(struct hx_latents_args){&b, 0, &q, &kv, &q_norm, &kv_norm, 1e-6f, &freq, &codes,
-                                      &scales, store ? b.pos : NULL});
+                                      &scales, store ? b.pos : NULL, NULL, NULL});
         return;
     }
     struct hx_tensor head = at_side(s, HX_DTYPE_BF16, at[1], n, 1, d);

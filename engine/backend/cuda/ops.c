@@ -122,6 +122,28 @@ static int hc_expand(struct hx_device *dev, const struct hx_tensor *y, const str
                   "hc_expand");
 }
 
+/* Codes of weights of a few MB, together no more than a good part of the second-level cache. Not
+ * where rows are many: then products are no matter of latency. */
+#define SOON_BYTES ((int64_t)20 << 20)
+#define SOON_ROWS  8
+
+static struct hx_cuda_soon soon_of(const struct hx_weight *const *w, int n, int64_t n_row)
+{
+    struct hx_cuda_soon s = {0};
+    int64_t left = n_row <= SOON_ROWS ? SOON_BYTES : 0;
+    for (int i = 0; i < n && s.n < HX_CUDA_SOON; i++) {
+        int64_t bytes = w[i]->n_out * w[i]->n_in;
+        if (w[i]->format == HX_FORMAT_DENSE)
+            bytes *= w[i]->part[HX_PART_DATA].dtype == HX_DTYPE_F32 ? 4 : 2;
+        if (w[i]->format == HX_FORMAT_EXL3 || bytes > left)
+            continue;
+        left -= bytes;
+        s.of[s.n] = w[i]->part[HX_PART_DATA].data;
+        s.bytes[s.n++] = (uint32_t)bytes;
+    }
+    return s;
+}
+
 /* Rows of a site at a time. */
 #define SITE_TILE 1024
 
@@ -163,36 +185,14 @@ static int hc_site(struct hx_device *dev, const struct hx_site_args *a, struct h
                                  .hc_eps = a->mix.hc_eps,
                                  .x = (uint16_t *)a->x->data + t * d,
                                  .room = room,
-                                 .barrier = dev->counters};
+                                 .barrier = dev->counters,
+                                 .soon = soon_of(a->soon, a->n_soon, n)};
         r = LAUNCH(hx_cu_site(dev->stream, &c, dev->n_sm, &dev->mix), "hc_site");
         if (r == 0 && !later)
             r = hx_cuda_settle(dev, err);
     }
     hx_cuda_scratch_reset(dev, mark);
     return r;
-}
-
-static int latents(struct hx_device *dev, const struct hx_latents_args *a, struct hx_error *err)
-{
-    struct hx_cuda_latents c = {.batch = pack_batch(a->batch),
-                                .q = a->q->data,
-                                .kv = a->kv->data,
-                                .q_norm = hx_cuda_weight(a->q_norm),
-                                .kv_norm = hx_cuda_weight(a->kv_norm),
-                                .eps = a->eps,
-                                .freq = a->freq->data,
-                                .n_freq = (int)a->freq->ne[0],
-                                .layer = a->layer,
-                                .codes = a->codes->data,
-                                .scales = a->scales->data,
-                                .store = a->row != NULL,
-                                .row = a->row};
-    if (c.batch.n_row == 0)
-        return 0;
-    if (!hx_cu_latents_takes(&c))
-        return hx_fail(err, -ENOTSUP, "cuda: window rows of %lld values",
-                       (long long)a->kv_norm->n_in);
-    return LAUNCH(hx_cu_latents(dev->stream, &c), "latents");
 }
 
 static int index_queries(struct hx_device *dev, struct hx_tensor *q, const int64_t *pos,
@@ -329,6 +329,40 @@ static int linear_pair(struct hx_device *dev, const struct hx_weight *const w[2]
                   "gemv");
 }
 
+static int latents(struct hx_device *dev, const struct hx_latents_args *a, struct hx_error *err)
+{
+    struct hx_cuda_latents c = {.batch = pack_batch(a->batch),
+                                .q = a->q->data,
+                                .kv = a->kv->data,
+                                .q_norm = hx_cuda_weight(a->q_norm),
+                                .kv_norm = hx_cuda_weight(a->kv_norm),
+                                .eps = a->eps,
+                                .freq = a->freq->data,
+                                .n_freq = (int)a->freq->ne[0],
+                                .layer = a->layer,
+                                .codes = a->codes->data,
+                                .scales = a->scales->data,
+                                .store = a->row != NULL,
+                                .row = a->row};
+    if (c.batch.n_row == 0)
+        return 0;
+    if (!hx_cu_latents_takes(&c))
+        return hx_fail(err, -ENOTSUP, "cuda: window rows of %lld values",
+                       (long long)a->kv_norm->n_in);
+    if (a->w) {
+        const struct hx_cuda_weight w[2] = {hx_cuda_weight(a->w[0]), hx_cuda_weight(a->w[1])};
+        struct hx_tensor *const y[2] = {a->kv, a->q};
+        if (hx_cu_gemv_latents_takes(w, &c))
+            return LAUNCH(
+                hx_cu_gemv_latents(dev->stream, w, a->x->data, &c, dev->counters, dev->n_sm),
+                "latents");
+        int r = linear_pair(dev, a->w, a->x, y, err);
+        if (r < 0)
+            return r;
+    }
+    return LAUNCH(hx_cu_latents(dev->stream, &c), "latents");
+}
+
 /* ---- experts ---- */
 
 static int route(struct hx_device *dev, const struct hx_route_args *a, struct hx_error *err)
@@ -381,7 +415,13 @@ static int shared_expert(struct hx_device *dev, const struct hx_experts_args *x,
     struct hx_tensor y = {HX_DTYPE_F32, 2, {m, d, 1, 1}, out};
     right.data = b;
     const struct hx_weight *const w[2] = {x->s1, x->s3};
+    const struct hx_cuda_weight c[2] = {hx_cuda_weight(w[0]), hx_cuda_weight(w[1])};
     struct hx_tensor *const both[2] = {&left, &right};
+    if (!dev->exact && hx_cu_gemv_gated_takes(c, m)) {
+        int g =
+            LAUNCH(hx_cu_gemv_gated(dev->stream, c, z, m, x->limit, t, dev->n_sm), "shared expert");
+        return g < 0 ? g : linear_rows(dev, x->s2, ff, 0, &mid, &y, err);
+    }
     int r = dev->exact ? linear_rows(dev, x->s1, d, 0, &in, &left, err)
                        : linear_pair(dev, w, &in, both, err);
     if (r == 0 && dev->exact)
@@ -657,7 +697,8 @@ static int attend(struct hx_device *dev, const struct hx_attend_args *a, struct 
                                .n_freq = a->freq ? (int)a->freq->ne[0] : 0,
                                .o = a->o->data,
                                .meeting = dev->counters + HX_CUDA_ATTEND_WORDS,
-                               .n_sm = dev->n_sm};
+                               .n_sm = dev->n_sm,
+                               .soon = soon_of(a->soon, a->n_soon, a->q->ne[0])};
     int r = 0;
     c.batch = pack_batch(a->batch);
     if (c.batch.n_row == 0)

@@ -322,8 +322,8 @@ join_head(const struct hx_cuda_attend &a, int64_t t, int row, int h, int c0, int
 /* Block (split, row, sixteen heads). MEET: the splits' blocks join as well. */
 template <int D, bool MEET>
 static __global__ void __launch_bounds__(THREADS, 2)
-    split_keys(const struct hx_cuda_attend a, int first_t, int n_t, const struct partial out,
-               const struct hx_cuda_mix mix)
+    split_keys(const __grid_constant__ struct hx_cuda_attend a, int first_t, int n_t,
+               const struct partial out, const struct hx_cuda_mix mix)
 {
     if ((int)blockIdx.y >= n_t) { /* behind the rows: one for each of mix */
         int row = (blockIdx.y - n_t) * gridDim.x + blockIdx.x;
@@ -379,6 +379,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
     if (!MEET)
         return;
     int n_split = gridDim.x, per_head = D / 32;
+    fetch_soon(a.soon, (blockIdx.y * n_split + split) * THREADS + threadIdx.x,
+               n_t * n_split * THREADS);
     grid_barrier(a.meeting + blockIdx.y * gridDim.z + blockIdx.z, n_split, split == 0);
     for (int i = warp * n_split + split; i < n_head * per_head; i += WARPS * n_split)
         join_head<D>(a, t, blockIdx.y, h0 + i / per_head, i % per_head * 32, n_t, n_split, out,

@@ -7,15 +7,7 @@ static __global__ void swiglu(const float *a, const float *b, const float *weigh
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n)
         return;
-    float x = bf16_round(a[i]), y = bf16_round(b[i]);
-    if (limit > 0) {
-        x = x > limit ? limit : x;
-        y = y > limit ? limit : y < -limit ? -limit : y;
-    }
-    float v = (float)((double)x / (1.0 + exp(-(double)x))) * y;
-    if (weight)
-        v = weight[i / width] * v;
-    t[i] = to_bf16(v);
+    t[i] = weight ? swiglu_of(a[i], b[i], limit, weight[i / width]) : swiglu_of(a[i], b[i], limit);
 }
 
 cudaError_t hx_cu_swiglu(cudaStream_t s, const float *a, const float *b, const float *weight, int n,

@@ -1,6 +1,7 @@
 /* y = W x for few rows: FP8 and BF16 weights on tensor cores, read once (gemv_inner.cuh;
  * docs/kernels.md, "GEMV"). Several matrices of one format and width may share a launch. */
 #include "backend/cuda/kernels/gemv_inner.cuh"
+#include "backend/cuda/kernels/latents.cuh"
 
 #define MAX_PART HX_CUDA_GEMV_PARTS
 #define WARPS    20 /* of a multiprocessor: what the registers allow */
@@ -88,6 +89,72 @@ static __global__ void __launch_bounds__((NT == 1 ? WARPS : WARPS / 2) * 32)
     gemv_stream<FORMAT, NT, RING, TAIL>(rows, g.shape, 1);
 }
 
+/* Queries and window rows: the products, then a block a row of either. Blocks are all there
+ * together. */
+template <bool TAIL>
+static __global__ void __launch_bounds__(WARPS * 32)
+    latents_kernel(const __grid_constant__ gemv g, const __grid_constant__ struct hx_cuda_latents a,
+                   uint32_t *barrier)
+{
+    rows_of<1, true> rows = {g, 0};
+    gemv_stream<GEMV_FP8, 1, 2, TAIL>(rows, g.shape, 1);
+    grid_barrier(barrier, gridDim.x, blockIdx.x == 0);
+    int n = a.batch.n_row;
+    for (int i = blockIdx.x; i < 2 * n; i += gridDim.x) {
+        if (i < n)
+            window_row(a, i, (uint16_t *)gemv_memory_of());
+        else
+            query_row(a, i - n);
+        __syncthreads();
+    }
+}
+
+/* The activation of a shared expert: places are pairs of tiles, gate (part 0) first. */
+struct gated_rows {
+    struct cursor {
+    };
+    const gemv &g;
+    uint16_t *t;
+    float limit;
+
+    __device__ void seek(struct cursor &, int) const
+    {
+    }
+    __device__ int row_bytes(const cursor &) const
+    {
+        return g.row_bytes;
+    }
+    __device__ struct gemv_tile tile(const cursor &, int place, int) const
+    {
+        const struct part &p = g.part[place & 1];
+        int at = place / 2;
+        return {p.w + (int64_t)(16 * at) * g.row_bytes,
+                p.scale + (uint32_t)at / 2 * g.scale_columns};
+    }
+    __device__ const uint16_t *row(const cursor &, int, int, int r) const
+    {
+        return g.x + min(r, g.n_row - 1) * g.x_stride;
+    }
+    __device__ void finish(const cursor &, const struct gemv_shape &s, int place, int,
+                           const float *sums) const
+    {
+        for (int i = threadIdx.y * 32 + threadIdx.x; i < 128; i += 32 * blockDim.y) {
+            int o = i % 16, r = i / 16;
+            if (r < g.n_row)
+                t[(int64_t)r * g.part[0].n_out + place / 2 * 16 + o] = swiglu_of(
+                    gemv_sum<1>(sums, s, 0, 0, r, o), gemv_sum<1>(sums, s, 1, 0, r, o), limit);
+        }
+    }
+};
+
+template <bool TAIL>
+static __global__ void __launch_bounds__(WARPS * 32)
+    gated_kernel(const __grid_constant__ gemv g, uint16_t *t, float limit)
+{
+    gated_rows rows = {g, t, limit};
+    gemv_stream<GEMV_FP8, 1, 2, TAIL>(rows, g.shape, 2);
+}
+
 /* Exponents of FP8 blocks must leave the factor a normal BF16 number: 8 to 134. */
 bool hx_cu_gemv_takes(const struct hx_cuda_weight *w, int64_t group)
 {
@@ -126,24 +193,37 @@ static int split_of(int n_stage)
     return 10;
 }
 
+/* Parts in one line, shape by the inputs; returns whether rows or scales end inside a stage. */
+static bool shape_up(gemv *g, bool fp8)
+{
+    int n_stage = (g->row_bytes + GEMV_LINE - 1) / GEMV_LINE;
+    bool tail = g->row_bytes % GEMV_LINE != 0;
+    for (int i = 0; i < g->n_part; i++) {
+        g->part[i].first = g->n_tile;
+        g->n_tile += g->part[i].n_out / 16;
+        tail = tail || (fp8 && (uintptr_t)g->part[i].scale % 4 != 0);
+    }
+    g->shape.n_split = split_of(n_stage);
+    g->shape.stages = n_stage / g->shape.n_split;
+    g->shape.stages_rest = n_stage % g->shape.n_split;
+    g->shape.together = g->shape.stages >= 8 || g->n_row > 8 ? 1 : 2;
+    return tail;
+}
+
+/* Blocks for n places, which they share equally. */
+static int share_out(gemv *g, int n, int n_sm)
+{
+    int per_sm = (g->n_row > 8 ? WARPS / 2 : WARPS) / g->shape.n_split;
+    int blocks = n_sm * per_sm < n ? n_sm * per_sm : n;
+    g->shape.places = n / blocks;
+    g->shape.places_rest = n % blocks;
+    return blocks;
+}
+
 template <int FORMAT> static void launch(cudaStream_t s, gemv g, int n_sm)
 {
-    int n_stage = (g.row_bytes + GEMV_LINE - 1) / GEMV_LINE, per_sm;
-    bool tail = g.row_bytes % GEMV_LINE != 0;
-    for (int i = 0; i < g.n_part; i++) {
-        g.part[i].first = g.n_tile;
-        g.n_tile += g.part[i].n_out / 16;
-        tail = tail || (FORMAT == GEMV_FP8 && (uintptr_t)g.part[i].scale % 4 != 0);
-    }
-    g.shape.n_split = split_of(n_stage);
-    g.shape.stages = n_stage / g.shape.n_split;
-    g.shape.stages_rest = n_stage % g.shape.n_split;
-    bool wide = g.shape.stages >= 8;
-    g.shape.together = wide || g.n_row > 8 ? 1 : 2;
-    per_sm = (g.n_row > 8 ? WARPS / 2 : WARPS) / g.shape.n_split;
-    int blocks = n_sm * per_sm < g.n_tile ? n_sm * per_sm : g.n_tile;
-    g.shape.places = g.n_tile / blocks;
-    g.shape.places_rest = g.n_tile % blocks;
+    bool tail = shape_up(&g, FORMAT == GEMV_FP8), wide = g.shape.stages >= 8;
+    int blocks = share_out(&g, g.n_tile, n_sm);
     if (g.n_row > 8 && tail)
         start<FORMAT, 4, 2, true, true>(s, g, blocks);
     else if (g.n_row > 8)
@@ -207,4 +287,56 @@ cudaError_t hx_cu_gemv_many(cudaStream_t s, const struct hx_cuda_weight *w, int 
         add_part(&g, &w[i], y ? y[i] : NULL, y32 ? y32[i] : NULL);
     }
     return run(s, g, w[0].format == HX_FORMAT_FP8_ID, n_sm);
+}
+
+static bool pair_takes(const struct hx_cuda_weight w[2], int n_row)
+{
+    return n_row <= 8 && w[0].format == HX_FORMAT_FP8_ID && w[1].format == HX_FORMAT_FP8_ID &&
+           w[0].n_in == w[1].n_in && hx_cu_gemv_takes(&w[0], 0) && hx_cu_gemv_takes(&w[1], 0);
+}
+
+bool hx_cu_gemv_gated_takes(const struct hx_cuda_weight w[2], int n_row)
+{
+    return pair_takes(w, n_row) && w[0].n_out == w[1].n_out &&
+           split_of((int)(w[0].n_in + GEMV_LINE - 1) / GEMV_LINE) * 8 >
+               (w[0].n_in + GEMV_LINE - 1) / GEMV_LINE;
+}
+
+cudaError_t hx_cu_gemv_gated(cudaStream_t s, const struct hx_cuda_weight w[2], const uint16_t *x,
+                             int n_row, float limit, uint16_t *t, int n_sm)
+{
+    gemv g = call_of(&w[0], x, w[0].n_in, n_row);
+    add_part(&g, &w[0], NULL, NULL);
+    add_part(&g, &w[1], NULL, NULL);
+    bool tail = shape_up(&g, true);
+    int blocks = share_out(&g, g.n_tile / 2, n_sm);
+    size_t shared = gemv_shared_bytes<GEMV_FP8, 1, 2>(g.shape.n_split, g.shape.together);
+    void (*kernel)(gemv, uint16_t *, float) = tail ? gated_kernel<true> : gated_kernel<false>;
+    if (shared > 48 * 1024)
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    kernel<<<(unsigned)blocks, dim3(32, (unsigned)g.shape.n_split), shared, s>>>(g, t, limit);
+    return cudaGetLastError();
+}
+
+bool hx_cu_gemv_latents_takes(const struct hx_cuda_weight w[2], const struct hx_cuda_latents *a)
+{
+    return pair_takes(w, a->batch.n_row) && hx_cu_latents_takes(a) &&
+           window_room(a) <= gemv_shared_bytes<GEMV_FP8, 1, 2>(1, 1);
+}
+
+cudaError_t hx_cu_gemv_latents(cudaStream_t s, const struct hx_cuda_weight w[2], const uint16_t *x,
+                               const struct hx_cuda_latents *a, uint32_t *barrier, int n_sm)
+{
+    gemv g = call_of(&w[0], x, w[0].n_in, a->batch.n_row);
+    add_part(&g, &w[0], a->kv, NULL);
+    add_part(&g, &w[1], a->q, NULL);
+    bool tail = shape_up(&g, true);
+    int blocks = share_out(&g, g.n_tile, n_sm);
+    size_t shared = gemv_shared_bytes<GEMV_FP8, 1, 2>(g.shape.n_split, g.shape.together);
+    void (*kernel)(gemv, struct hx_cuda_latents, uint32_t *) =
+        tail ? latents_kernel<true> : latents_kernel<false>;
+    if (shared > 48 * 1024)
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    kernel<<<(unsigned)blocks, dim3(32, (unsigned)g.shape.n_split), shared, s>>>(g, *a, barrier);
+    return cudaGetLastError();
 }

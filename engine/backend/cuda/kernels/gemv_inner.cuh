@@ -190,6 +190,13 @@ template <int FORMAT, int NT, int RING> constexpr size_t gemv_shared_bytes(int n
                              2 * together * gemv_sums<NT>::floats * sizeof(float));
 }
 
+/* All of it, for what comes behind the products. */
+static __device__ __forceinline__ uint8_t *gemv_memory_of()
+{
+    extern __shared__ __align__(128) uint8_t gemv_memory[];
+    return gemv_memory;
+}
+
 /* A block takes neighbouring places, equal shares of all (times `grain`); its warps with
  * threadIdx.z = sub work on tile (place, sub). SOURCE says what those are; a cursor of its own type
  * goes from place to place, forwards:

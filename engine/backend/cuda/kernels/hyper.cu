@@ -294,7 +294,7 @@ static __device__ __forceinline__ void site_weights(const struct site &p, int sl
 }
 
 /* Few rows: everything but the coefficients, with a barrier of the grid in the middle. */
-static __global__ void __launch_bounds__(256, 3) site_whole(const struct site p)
+static __global__ void __launch_bounds__(256, 3) site_whole(const __grid_constant__ struct site p)
 {
     int slice = blockIdx.x, lane = threadIdx.x % 32, n = p.a.n_row;
     float fn[3][SITE_STREAM], weight = dense_value(&p.a.norm, slice * SITE_WIDTH + lane);
@@ -305,6 +305,7 @@ static __global__ void __launch_bounds__(256, 3) site_whole(const struct site p)
         if (r * SITE_ROWS < n)
             x[r] = site_slice(p, slice, r * SITE_ROWS, fn);
     }
+    fetch_soon(p.a.soon, slice * blockDim.x + threadIdx.x, gridDim.x * blockDim.x);
     grid_barrier(p.a.barrier, gridDim.x, slice == 0);
 #pragma unroll
     for (int r = 0; r < SITE_TILES; r++) {

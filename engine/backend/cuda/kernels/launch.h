@@ -40,6 +40,15 @@ struct hx_cuda_weight {
     const void *bias;
 };
 
+/* Weights that launches behind this one will read: into the second-level cache, while this one
+ * waits for what is not memory. */
+#define HX_CUDA_SOON 4
+struct hx_cuda_soon {
+    int n;
+    const uint8_t *of[HX_CUDA_SOON];
+    uint32_t bytes[HX_CUDA_SOON];
+};
+
 /* One of several weights by a row's choice: entry sel[row], or `one` if table is NULL. */
 struct hx_cuda_choice {
     struct hx_cuda_weight one;
@@ -126,6 +135,7 @@ struct hx_cuda_site {
     uint16_t *x;
     void *room;
     uint32_t *barrier;
+    struct hx_cuda_soon soon;
 };
 /* Coefficients of a site that are still to be made, pre, post and comb, from its sums. */
 struct hx_cuda_mix {
@@ -165,6 +175,18 @@ cudaError_t hx_cu_gemv(cudaStream_t s, const struct hx_cuda_weight *w, const uin
 cudaError_t hx_cu_gemv_many(cudaStream_t s, const struct hx_cuda_weight *w, int n_w,
                             const uint16_t *x, int64_t x_stride, int n_row, uint16_t *const *y,
                             float *const *y32, int n_sm);
+
+/* t[r][i] = bf16(silu(clamp a) clamp b) of a row's outputs a of w[0] and b of w[1]: up to 8 rows,
+ * FP8 of one shape. */
+bool hx_cu_gemv_gated_takes(const struct hx_cuda_weight w[2], int n_row);
+cudaError_t hx_cu_gemv_gated(cudaStream_t s, const struct hx_cuda_weight w[2], const uint16_t *x,
+                             int n_row, float limit, uint16_t *t, int n_sm);
+struct hx_cuda_latents;
+/* a->kv = w[0] x, a->q = w[1] x of up to 8 rows, then as hx_cu_latents, in one launch. barrier:
+ * grid_barrier's. */
+bool hx_cu_gemv_latents_takes(const struct hx_cuda_weight w[2], const struct hx_cuda_latents *a);
+cudaError_t hx_cu_gemv_latents(cudaStream_t s, const struct hx_cuda_weight w[2], const uint16_t *x,
+                               const struct hx_cuda_latents *a, uint32_t *barrier, int n_sm);
 
 /* ---- experts.cu ---- */
 /* t[p][i] = bf16(silu(clamp a) clamp b weight[p]); weight NULL: 1. */
@@ -294,6 +316,7 @@ struct hx_cuda_attend {
     uint16_t *o;
     uint32_t *meeting; /* attend_split alone: HX_CUDA_COUNTERS words for grid_barrier, or NULL */
     int n_sm;
+    struct hx_cuda_soon soon; /* attend_split alone */
 };
 cudaError_t hx_cu_attend(cudaStream_t s, const struct hx_cuda_attend *a);
 

@@ -85,6 +85,18 @@ static __device__ __forceinline__ float rsqrt32(float x)
     return (float)(1.0 / sqrt((double)x));
 }
 
+/* bf16(silu(clamp a) clamp b weight), as the definition has it. */
+static __device__ __forceinline__ uint16_t swiglu_of(float a, float b, float limit,
+                                                     float weight = 1.0f)
+{
+    float x = bf16_round(a), y = bf16_round(b);
+    if (limit > 0) {
+        x = x > limit ? limit : x;
+        y = y > limit ? limit : y < -limit ? -limit : y;
+    }
+    return to_bf16(weight * ((float)((double)x / (1.0 + exp(-(double)x))) * y));
+}
+
 static __device__ __forceinline__ double warp_sum(double v)
 {
     for (int o = 16; o > 0; o /= 2)
@@ -245,6 +257,18 @@ static __device__ __forceinline__ bool last_block(uint32_t *count, uint32_t n_bl
     }
     __syncthreads();
     return last;
+}
+
+/* Thread id of n asks for its share of what is soon read. */
+static __device__ __forceinline__ void fetch_soon(const struct hx_cuda_soon &s, uint32_t id,
+                                                  uint32_t n)
+{
+#pragma unroll 1
+    for (int k = 0; k < s.n; k++) {
+#pragma unroll 1
+        for (uint32_t at = id * 128; at < s.bytes[k]; at += n * 128)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(s.of[k] + at));
+    }
 }
 
 /* Cosine and sine of an angle. */

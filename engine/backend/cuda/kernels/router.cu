@@ -74,16 +74,17 @@ static __device__ __forceinline__ void dots(const struct router &p, int e0, int 
     }
 }
 
-/* The k best of row t by a warp: higher biased score, then lower index. */
-static __device__ void choose(const struct router &p, int64_t t)
+/* The k best of row t by a warp: higher biased score, then lower index. KEYS: experts of a lane. */
+template <int KEYS> static __device__ __forceinline__ void choose(const struct router &p, int64_t t)
 {
+    __shared__ float ascending[WARPS][32];
     const struct hx_cuda_route &a = p.a;
     int lane = threadIdx.x % 32;
     const float *score = a.score + t * a.n_expert, *bias = a.dead && a.dead[t] ? a.bias_vl : a.bias;
-    uint32_t key[MOST / 32];
+    uint32_t key[KEYS];
     bool nan = false;
 #pragma unroll
-    for (int i = 0; i < MOST / 32; i++) {
+    for (int i = 0; i < KEYS; i++) {
         int e = lane + 32 * i;
         float b = e < a.n_expert ? __ldcg(&score[e]) + bias[e] : -INFINITY;
         nan = nan || isnan(b);
@@ -94,18 +95,18 @@ static __device__ void choose(const struct router &p, int64_t t)
     for (int i = 0; i < a.k; i++) {
         uint32_t best = 0, at = 0x7FFFFFFFu;
 #pragma unroll
-        for (int j = 0; j < MOST / 32; j++)
+        for (int j = 0; j < KEYS; j++)
             best = max(best, key[j]);
         uint32_t top = __reduce_max_sync(0xFFFFFFFFu, best);
 #pragma unroll
-        for (int j = 0; j < MOST / 32; j++)
+        for (int j = 0; j < KEYS; j++)
             at = min(at, key[j] == top ? (uint32_t)(lane + 32 * j) : 0x7FFFFFFFu);
         at = __reduce_min_sync(0xFFFFFFFFu, at);
         few = few || top <= ORDER_NEVER;
         at = top <= ORDER_NEVER ? (uint32_t)i : at;
         mine = lane == i ? (int)at : mine;
 #pragma unroll
-        for (int j = 0; j < MOST / 32; j++)
+        for (int j = 0; j < KEYS; j++)
             key[j] = at == (uint32_t)(lane + 32 * j) ? 0 : key[j];
     }
     float s = lane < a.k ? __ldcg(&score[mine]) : 0;
@@ -113,13 +114,17 @@ static __device__ void choose(const struct router &p, int64_t t)
         report(a.fault, HX_CUDA_NAN_ROUTER);
     /* Ascending: a lane's place is the number of smaller choices. */
     int place = 0;
+#pragma unroll 2
     for (int i = 0; i < a.k; i++)
         place += __shfl_sync(0xFFFFFFFFu, mine, i) < mine;
+    float *all = ascending[threadIdx.x / 32];
+    if (lane < a.k)
+        all[place] = s;
+    __syncwarp();
     double sum = 0;
-    for (int i = 0; i < a.k; i++) {
-        uint32_t from = __ballot_sync(0xFFFFFFFFu, lane < a.k && place == i);
-        sum += (double)__shfl_sync(0xFFFFFFFFu, s, from ? __ffs(from) - 1 : 0);
-    }
+#pragma unroll 2
+    for (int i = 0; i < a.k; i++)
+        sum += (double)all[i];
     if (lane >= a.k)
         return;
     if (a.norm && a.k > 1)
@@ -162,8 +167,12 @@ static __global__ void __launch_bounds__(WARPS * 32) router_kernel(const struct 
         float sp = (double)z > 20.0 ? z : (float)log1p(exp((double)z));
         p.a.score[(int64_t)(r0 + r) * p.a.n_expert + e0 + e] = sqrtf(sp);
     }
-    if (last_block(&p.count[blockIdx.y], (uint32_t)p.n_block) && warp < n)
-        choose(p, r0 + warp);
+    if (!last_block(&p.count[blockIdx.y], (uint32_t)p.n_block) || warp >= n)
+        return;
+    if (p.a.n_expert <= 384)
+        choose<12>(p, r0 + warp);
+    else
+        choose<MOST / 32>(p, r0 + warp);
 }
 
 bool hx_cu_router_takes(const struct hx_cuda_weight *gate, int n_expert, int k)

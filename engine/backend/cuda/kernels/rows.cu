@@ -1,5 +1,5 @@
 /* Row by row: embedding, RMSNorm, rotary embedding, grids, keeping rows. */
-#include "backend/cuda/kernels/grid.cuh"
+#include "backend/cuda/kernels/latents.cuh"
 
 static __global__ void embed(const uint16_t *table, const int32_t *token, int n_stream, int64_t d,
                              uint16_t *streams, float *pre)
@@ -148,104 +148,14 @@ cudaError_t hx_cu_quantise(cudaStream_t s, int grid, const uint16_t *x, int64_t 
 
 /* ---- several at once ---- */
 
-static __device__ __forceinline__ float2 rotated(float a, float b, float2 t)
-{
-    return make_float2(a * t.x - b * t.y, a * t.y + b * t.x);
-}
-
-#define LATENT_THREADS 512
-#define HELD           4 /* values of a thread that wait in registers */
-
-/* A row normed: v, w hold what it read of x and of the weights; the rest is read again. to(i, h)
- * takes the results. */
-template <class TO>
-static __device__ __forceinline__ void norm_row(const struct hx_cuda_weight &w, const uint16_t *x,
-                                                float eps, double *part, TO to)
-{
-    int k = (int)w.n_in;
-    float v[HELD], f[HELD];
-    double sum = 0;
-#pragma unroll
-    for (int j = 0; j < HELD; j++) {
-        int i = j * LATENT_THREADS + threadIdx.x;
-        v[j] = i < k ? bf16_value(x[i]) : 0;
-        f[j] = i < k ? dense_value(&w, i) : 0;
-    }
-#pragma unroll
-    for (int j = 0; j < HELD; j++)
-        sum += (double)v[j] * (double)v[j];
-    for (int i = HELD * LATENT_THREADS + threadIdx.x; i < k; i += LATENT_THREADS) {
-        double u = bf16_value(x[i]);
-        sum += u * u;
-    }
-    float scale = rsqrt32((float)(block_sum(sum, part) / (double)k) + eps);
-#pragma unroll
-    for (int j = 0; j < HELD; j++) {
-        int i = j * LATENT_THREADS + threadIdx.x;
-        if (i < k)
-            to(i, to_bf16(f[j] * (v[j] * scale)));
-    }
-    for (int i = HELD * LATENT_THREADS + threadIdx.x; i < k; i += LATENT_THREADS)
-        to(i, to_bf16(dense_value(&w, i) * (bf16_value(x[i]) * scale)));
-}
-
-static __device__ __forceinline__ void window_row(const struct hx_cuda_latents &a, int64_t t,
-                                                  double *part)
-{
-    extern __shared__ __align__(8) uint16_t v[];
-    __shared__ uint8_t *ring, *ring_scale;
-    int d = (int)a.kv_norm.n_in, lane = threadIdx.x % 32, n_warp = LATENT_THREADS / 32;
-    int warp = threadIdx.x / 32;
-    uint16_t *x = a.kv + t * d;
-    /* What takes long to come, by the last warps: where the row goes, and its turns. */
-    float2 *turn = (float2 *)(v + d);
-    if (warp == n_warp - 1) {
-        if (lane == 0) {
-            bool stores = a.store && a.row[t] >= 0;
-            const struct hx_kv_stream *s =
-                stores ? &a.batch.kv.of[a.batch.seq[t]]->window[a.layer] : NULL;
-            ring = s ? (uint8_t *)row_data(s, a.row[t]) : NULL;
-            ring_scale = s ? (uint8_t *)row_scale(s, a.row[t]) : NULL;
-        }
-    } else if (warp == n_warp - 2) {
-        for (int f = lane; f < a.n_freq; f += 32)
-            turn[f] = turn_by((float)a.batch.pos[t] * a.freq[f]);
-    }
-    norm_row(a.kv_norm, x, a.eps, part, [&](int i, uint16_t h) { v[i] = h; });
-    __syncthreads();
-    for (int f = threadIdx.x; f < a.n_freq; f += LATENT_THREADS) {
-        uint16_t *pair = v + d - 2 * a.n_freq + 2 * f;
-        float2 r = rotated(bf16_value(pair[0]), bf16_value(pair[1]), turn[f]);
-        pair[0] = to_bf16(r.x);
-        pair[1] = to_bf16(r.y);
-    }
-    __syncthreads();
-    for (int b = warp; b < d / 32; b += n_warp) {
-        int i = 32 * b + lane;
-        float f = bf16_value(v[i]);
-        uint8_t s = fp8_scale(warp_magnitude(f)), c = encode_e4m3(clamp(f * inverse(s), 448.0f));
-        x[i] = v[i];
-        a.codes[t * d + i] = c;
-        if (ring)
-            ring[i] = c;
-        if (lane == 0) {
-            a.scales[t * (d / 32) + b] = s;
-            if (ring)
-                ring_scale[b] = s;
-        }
-    }
-}
-
 /* Blocks (row, 0): queries; (row, 1): window rows. */
-static __global__ void __launch_bounds__(LATENT_THREADS) latents(const struct hx_cuda_latents a)
+static __global__ void __launch_bounds__(512) latents(const struct hx_cuda_latents a)
 {
-    __shared__ double part[32];
-    int64_t t = blockIdx.x;
-    uint16_t *x = a.q + t * a.q_norm.n_in;
+    extern __shared__ __align__(8) uint16_t room[];
     if (blockIdx.y == 1)
-        window_row(a, t, part);
+        window_row(a, blockIdx.x, room);
     else
-        norm_row(a.q_norm, x, a.eps, part, [&](int i, uint16_t h) { x[i] = h; });
+        query_row(a, blockIdx.x);
 }
 
 bool hx_cu_latents_takes(const struct hx_cuda_latents *a)
@@ -255,8 +165,7 @@ bool hx_cu_latents_takes(const struct hx_cuda_latents *a)
 
 cudaError_t hx_cu_latents(cudaStream_t s, const struct hx_cuda_latents *a)
 {
-    size_t room = (size_t)a->kv_norm.n_in * 2 + (size_t)a->n_freq * sizeof(float2);
-    latents<<<dim3((unsigned)a->batch.n_row, 2), LATENT_THREADS, room, s>>>(*a);
+    latents<<<dim3((unsigned)a->batch.n_row, 2), 512, window_room(a), s>>>(*a);
     return cudaGetLastError();
 }
 
