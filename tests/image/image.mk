@@ -3,7 +3,7 @@ vmtest_SRCS := serial.c child.c vm_args.c vm.c ssh.c rawdisk.c scene.c scene_ins
 	scene_model.c scene_download.c
 vmtest_SRCS += kit.c scene_update.c
 vmtest_SRCS += kit_judge.c writelog.c fatview.c drivelook.c scene_cuts.c scene_stick.c scene_state.c
-vmtest_SRCS += scene_drive.c
+vmtest_SRCS += scene_drive.c scene_refuse.c
 vmtest_SRCS += term.c play.c scene_wizard.c scene_driver.c scene_models.c
 vmtest_DEPS := init disk base
 $(call hx_module,vmtest,tests/image)

@@ -116,6 +116,15 @@ int hx_kit_machine(struct hx_scene *s, const char *name, const char *from, struc
     return 0;
 }
 
+uint64_t hx_kit_random(uint64_t *state)
+{
+    /* xorshift64* */
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    return *state * 0x2545f4914f6cdd1dull;
+}
+
 int hx_kit_start(struct hx_scene *s, struct hx_error *err)
 {
     hx_vm_close(&s->vm);
@@ -212,6 +221,24 @@ int hx_kit_settled(struct hx_scene *s, struct hx_error *err)
                          "while jobs >/dev/null; do sleep 1; done; "
                          "systemctl --failed --no-legend --plain | grep . || echo settled",
                          0, "settled\n", err);
+}
+
+int hx_kit_host_key(struct hx_scene *s, const char *disk, char hex[HX_SHA256_HEX],
+                    struct hx_error *err)
+{
+    struct hx_buf out = HX_BUF_INIT(64 << 10);
+    uint8_t digest[HX_SHA256_BYTES];
+    int r = hx_kit_debugfs(s, disk, 6, "cat /lib/hx170/ssh/ssh_host_ed25519_key.pub", &out, err);
+    const char *said = r ? NULL : hx_buf_cstr(&out);
+    const char *key = said ? strstr(said, "ssh-ed25519 ") : NULL;
+    if (!r && !key)
+        r = hx_fail(err, -ENODATA, "no host key on %s: %.200s", disk, said ? said : "");
+    if (!r)
+        r = hx_sha256_data(key, strlen(key), digest);
+    if (!r)
+        hx_sha256_to_hex(digest, hex);
+    hx_buf_done(&out);
+    return r;
 }
 
 int hx_kit_partition(const char *disk, unsigned number, uint64_t *at, uint64_t *n_bytes,

@@ -4,6 +4,7 @@
 #ifndef HX_TESTS_IMAGE_KIT_H
 #define HX_TESTS_IMAGE_KIT_H
 
+#include "base/sha256.h"
 #include "image/scene.h"
 
 /* Versions that tests/image/variant.sh makes; the number is put behind the image's own version. */
@@ -31,6 +32,11 @@ int hx_kit_bundle(struct hx_scene *s, enum hx_kit_fault fault, struct hx_kit_bun
 /* "WORK/NAME.SUFFIX" */
 void hx_kit_path(const struct hx_scene *s, const char *name, const char *suffix, char *out,
                  size_t size);
+/* Moments of power cuts follow from this seed, so that a failure can be repeated. */
+#define HX_KIT_SEED 0x170170170ull
+#define HX_KIT_CUTS 20
+uint64_t hx_kit_random(uint64_t *state);
+
 /* Describes the machine NAME with a copy of the drive `from` as NAME.disk, fresh firmware variables
  * and the answers as credential; further disks may be added before it is started. */
 int hx_kit_machine(struct hx_scene *s, const char *name, const char *from,
@@ -61,6 +67,9 @@ int hx_kit_boot(struct hx_scene *s, struct hx_error *err) HX_MUST;
 /* One command of debugfs on partition `number` of a drive image, with write access. */
 int hx_kit_debugfs(struct hx_scene *s, const char *disk, unsigned number, const char *command,
                    struct hx_buf *out, struct hx_error *err) HX_MUST;
+/* SHA-256 of the host key on the state partition of a drive that lies still. */
+int hx_kit_host_key(struct hx_scene *s, const char *disk, char hex[HX_SHA256_HEX],
+                    struct hx_error *err) HX_MUST;
 /* First byte and size of a partition of a drive image with sectors of 512 bytes. */
 int hx_kit_partition(const char *disk, unsigned number, uint64_t *at, uint64_t *n_bytes,
                      struct hx_error *err) HX_MUST;

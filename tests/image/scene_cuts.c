@@ -14,11 +14,11 @@
 #include "image/rawdisk.h"
 #include "image/writelog.h"
 
-#define N_CUTS    20
-#define SEED      0x170170170ull
 #define LOOK_MS   20
 #define N_KNOWN   3
 #define BEHIND_MS 2000
+/* Without a write in that time, that of a start on a busy host, none comes any more. */
+#define QUIET_MS 300000
 /* Of the twenty cuts, those whose drive is started afterwards. */
 #define KEPT_FIRST 3
 #define KEPT_EVERY 7
@@ -31,15 +31,6 @@ struct judge {
     struct hx_drive_look look;
     unsigned n_blank, n_boots, n_two; /* two: boot entries */
 };
-
-static uint64_t next_random(uint64_t *state)
-{
-    /* xorshift64* */
-    *state ^= *state >> 12;
-    *state ^= *state << 25;
-    *state ^= *state >> 27;
-    return *state * 0x2545f4914f6cdd1dull;
-}
 
 static int know_image(struct hx_scene *s, struct judge *j, struct hx_error *err)
 {
@@ -108,16 +99,16 @@ static uint64_t size_of(const char *path)
     return stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
 }
 
-/* Until the log has that many bytes. False: it did not grow for two minutes, or the machine ended.
+/* Until the log has that many bytes. False: it did not grow for QUIET_MS, or the machine ended.
  */
 static bool wait_written(struct hx_scene *s, const char *log, uint64_t n_bytes)
 {
     uint64_t seen = size_of(log);
-    int64_t until = hx_child_within(s->deadline, 120000);
+    int64_t until = hx_child_within(s->deadline, QUIET_MS);
     while (seen < n_bytes && hx_child_alive(&s->vm.qemu) && hx_child_sleep(LOOK_MS, until)) {
         uint64_t now = size_of(log);
         if (now != seen)
-            until = hx_child_within(s->deadline, 120000);
+            until = hx_child_within(s->deadline, QUIET_MS);
         seen = now;
     }
     return seen >= n_bytes;
@@ -199,7 +190,7 @@ static const char updating[] =
 static int cut_update(struct hx_scene *s, struct update_cuts *c, int i, struct hx_error *err)
 {
     char when[80], path[512], name[32];
-    uint64_t at = size_of(c->log) + next_random(&c->random) % (2 * BETWEEN);
+    uint64_t at = size_of(c->log) + hx_kit_random(&c->random) % (2 * BETWEEN);
     if (!wait_written(s, c->log, at))
         return hx_fail(err, -ETIMEDOUT, "the updates stopped writing after %llu bytes",
                        (unsigned long long)size_of(c->log));
@@ -245,7 +236,7 @@ int hx_scene_cuts_update(struct hx_scene *s, struct hx_error *err)
     char settled[512];
     if (!c)
         return hx_fail(err, -ENOMEM, "out of memory");
-    c->random = SEED;
+    c->random = HX_KIT_SEED;
     hx_kit_path(s, "settled", "disk", settled, sizeof(settled));
     hx_kit_path(s, "upd-cuts", "writes", c->log, sizeof(c->log));
     hx_kit_path(s, "upd-replay", "disk", c->drive, sizeof(c->drive));
@@ -275,7 +266,7 @@ int hx_scene_cuts_update(struct hx_scene *s, struct hx_error *err)
         r = hx_kit_settled(s, err);
     if (!r)
         r = hx_kit_expect(s, updating, 0, NULL, err);
-    for (int i = 0; i < N_CUTS && !r; i++)
+    for (int i = 0; i < HX_KIT_CUTS && !r; i++)
         r = cut_update(s, c, i, err);
     hx_kit_cut(s);
     if (!r)
@@ -297,7 +288,7 @@ int hx_scene_cuts_update(struct hx_scene *s, struct hx_error *err)
 int hx_scene_cuts_started(struct hx_scene *s, struct hx_error *err)
 {
     int r = 0;
-    for (int i = KEPT_FIRST; i < N_CUTS && !r; i += KEPT_EVERY)
+    for (int i = KEPT_FIRST; i < HX_KIT_CUTS && !r; i += KEPT_EVERY)
         r = start_cut(s, i, err);
     return r;
 }
@@ -332,16 +323,16 @@ static int by_size(const void *a, const void *b)
 static int cut_install(struct hx_scene *s, struct judge *j, const char *log, const char *target,
                        const char *half, struct hx_error *err)
 {
-    uint64_t random = SEED, at[N_CUTS];
-    for (int i = 0; i < N_CUTS; i++)
-        at[i] = next_random(&random) % INSTALL_BYTES;
-    qsort(at, N_CUTS, sizeof(at[0]), by_size);
+    uint64_t random = HX_KIT_SEED, at[HX_KIT_CUTS];
+    for (int i = 0; i < HX_KIT_CUTS; i++)
+        at[i] = hx_kit_random(&random) % INSTALL_BYTES;
+    qsort(at, HX_KIT_CUTS, sizeof(at[0]), by_size);
     int r = 0;
-    for (int i = 0; i < N_CUTS && !r; i++) {
+    for (int i = 0; i < HX_KIT_CUTS && !r; i++) {
         char when[80];
         /* Those behind the end of the installation are all alike. */
         bool reached = wait_written(s, log, at[i]);
-        if (!reached && i < N_CUTS / 2)
+        if (!reached && i < HX_KIT_CUTS / 2)
             return hx_fail(err, -ETIMEDOUT, "the installation stopped writing after %llu bytes",
                            (unsigned long long)size_of(log));
         snprintf(when, sizeof(when), "cut %d, after %llu bytes", i,
@@ -353,7 +344,7 @@ static int cut_install(struct hx_scene *s, struct judge *j, const char *log, con
             j->memory = (struct hx_drive_memory){0};
             r = judge(j, target, true, when, err);
         }
-        if (!r && i == N_CUTS / 2)
+        if (!r && i == HX_KIT_CUTS / 2)
             r = hx_rawdisk_copy(target, half, err);
         int go = hx_vm_monitor(&s->vm, "cont", NULL, r ? NULL : err);
         if (!r)
@@ -362,40 +353,40 @@ static int cut_install(struct hx_scene *s, struct judge *j, const char *log, con
     return r;
 }
 
-/* I5: cut at twenty moments and behind every flush; then a second run over a half one. */
-int hx_scene_cuts_install(struct hx_scene *s, struct hx_error *err)
+/* An installation onto a copy of the drive `from`, NULL: a blank one; then a second run over what a
+ * cut in the middle left. */
+static int cuts_install(struct hx_scene *s, struct judge *j, const char *name, const char *from,
+                        struct hx_error *err)
 {
-    struct judge j = {0};
     char target[512], log[512], half[512], drive[512];
-    hx_kit_path(s, "inst-cuts", "disk", target, sizeof(target));
-    hx_kit_path(s, "inst-cuts", "writes", log, sizeof(log));
+    char *const fresh[] = {target, drive};
+    hx_kit_path(s, name, "disk", target, sizeof(target));
+    hx_kit_path(s, name, "writes", log, sizeof(log));
     hx_kit_path(s, "inst-half", "disk", half, sizeof(half));
     hx_kit_path(s, "inst-replay", "disk", drive, sizeof(drive));
-    int r = know_image(s, &j, err);
-    if (!r)
-        r = hx_rawdisk_blank(target, HX_SCENE_TARGET_BYTES, err);
-    if (!r)
-        r = hx_rawdisk_blank(drive, HX_SCENE_TARGET_BYTES, err);
+    int r = know_image(s, j, err);
+    for (int i = 0; i < 2 && !r; i++)
+        r = from ? hx_rawdisk_copy(from, fresh[i], err)
+                 : hx_rawdisk_blank(fresh[i], HX_SCENE_TARGET_BYTES, err);
     if (!r)
         r = empty_file(log, err);
     if (!r)
-        r = describe_install(s, "inst-cuts", target, err);
+        r = describe_install(s, name, target, err);
     if (!r) {
         s->setup.disks[1].write_log = log;
         r = hx_vm_start(&s->vm, &s->setup, err);
     }
     if (!r)
-        r = cut_install(s, &j, log, target, half, err);
+        r = cut_install(s, j, log, target, half, err);
     if (!r)
         r = hx_vm_wait(&s->vm, "is installed on", s->deadline, err);
     hx_kit_cut(s);
-    if (!r && j.n_blank < N_CUTS / 2)
-        r = hx_fail(err, -EBADMSG, "only %u moments fell into the installation", j.n_blank);
+    if (!r && j->n_blank < HX_KIT_CUTS / 2)
+        r = hx_fail(err, -EBADMSG, "only %u moments fell into the installation", j->n_blank);
     if (!r)
-        r = replay(&j, log, drive, true, err);
+        r = replay(j, log, drive, true, err);
     if (!r)
-        r = judge_sees_damage(&j, drive, err);
-    /* Again, over what a cut in the middle left. */
+        r = judge_sees_damage(j, drive, err);
     if (!r)
         r = describe_install(s, "inst-half", half, err);
     if (!r) {
@@ -405,14 +396,38 @@ int hx_scene_cuts_install(struct hx_scene *s, struct hx_error *err)
     if (!r)
         r = hx_vm_wait(&s->vm, "is installed on", s->deadline, err);
     hx_kit_cut(s);
-    j.memory = (struct hx_drive_memory){0};
+    j->memory = (struct hx_drive_memory){0};
     if (!r)
-        r = judge(&j, half, false, "the second run", err);
+        r = judge(j, half, false, "the second run", err);
+    if (!r && j->look.n_entries != 1)
+        r = hx_fail(err, -EBADMSG, "the second run left entries of:%s", j->look.versions);
     unlink(log);
     unlink(target);
     unlink(drive);
     unlink(half);
     return r;
+}
+
+/* I5. */
+int hx_scene_cuts_install(struct hx_scene *s, struct hx_error *err)
+{
+    struct judge j = {0};
+    return cuts_install(s, &j, "inst-cuts", NULL, err);
+}
+
+/* I6: over a drive in use with two versions. No start may mix them with what is installed. */
+int hx_scene_cuts_over(struct hx_scene *s, struct hx_error *err)
+{
+    struct judge j = {0};
+    struct hx_kit_bundle b;
+    char from[512];
+    hx_kit_path(s, "updated", "disk", from, sizeof(from));
+    if (access(from, R_OK) < 0)
+        return hx_fail(err, HX_SCENE_SKIP, "%s is missing: scenario update makes it", from);
+    int r = hx_kit_bundle(s, HX_KIT_GOOD, &b, err);
+    if (!r)
+        r = know_bundle(s, &j, &b, err);
+    return r ? r : cuts_install(s, &j, "over-cuts", from, err);
 }
 
 /* ---- first start ----------------------------------------------------------------------------- */
@@ -422,10 +437,10 @@ int hx_scene_cuts_install(struct hx_scene *s, struct hx_error *err)
  */
 int hx_scene_cuts_first(struct hx_scene *s, struct hx_error *err)
 {
-    uint64_t random = SEED;
+    uint64_t random = HX_KIT_SEED;
     int r = hx_kit_machine(s, "first-cuts", s->installed, err);
-    for (int i = 0; i < N_CUTS && !r; i++) {
-        int64_t wait = BEHIND_MS + (int64_t)(next_random(&random) % 35000);
+    for (int i = 0; i < HX_KIT_CUTS && !r; i++) {
+        int64_t wait = BEHIND_MS + (int64_t)(hx_kit_random(&random) % 35000);
         r = hx_kit_start(s, err);
         if (!r && !hx_child_sleep(wait, s->deadline))
             r = hx_fail(err, -ETIMEDOUT, "no time left at cut %d", i);

@@ -4,11 +4,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "image/kit.h"
 #include "image/mirror.h"
 
 /* Bytes per second of one answer, so that there is time to cut the power. */
 #define SLOW  "{\"rate\": 200000}"
 #define CRAWL "{\"rate\": 50000}"
+/* So slow that twenty pieces of up to BETWEEN_MS are less than the whole. */
+#define SNAIL      "{\"rate\": 60000}"
+#define BETWEEN_MS 25000
 /* hx-fetch's own connections, its chunks here, its seconds between two syncs (fetch.conf). */
 #define CONNECTIONS 8
 #define CHUNK       (1 << 20)
@@ -119,6 +123,59 @@ int hx_scene_cuts_download(struct hx_scene *s, struct hx_error *err)
     if (!r && sent > m.n_bytes + n_cuts * loss)
         r = hx_fail(err, -EBADMSG, "%llu bytes were sent for %llu", (unsigned long long)sent,
                     (unsigned long long)m.n_bytes);
+    hx_mirror_close(&m);
+    return r;
+}
+
+/* Power on, until the mirror has sent something, then as long as is asked for. */
+static int cut_after(struct hx_scene *s, struct hx_mirror *m, int64_t wait, struct hx_error *err)
+{
+    unsigned n = 0;
+    uint64_t bytes = 0;
+    int r = hx_kit_start(s, err);
+    while (!r && !bytes) {
+        if (!hx_child_sleep(300, s->deadline))
+            return hx_fail(err, -ETIMEDOUT, "no byte of the download was asked for");
+        r = hx_mirror_stats(m, &n, &bytes, err);
+    }
+    if (!r && !hx_child_sleep(wait, s->deadline))
+        r = hx_fail(err, -ETIMEDOUT, "no time left");
+    hx_kit_cut(s);
+    return r;
+}
+
+/* D2: power cuts at twenty seeded moments, one after the other; what was on the drive stays. */
+int hx_scene_cuts_seeded(struct hx_scene *s, struct hx_error *err)
+{
+    struct hx_mirror m;
+    uint64_t sent = 0, rest = 0, random = HX_KIT_SEED;
+    int r = hx_mirror_start(&m, s, err);
+    if (r)
+        return r;
+    r = hx_mirror_box(&m, s, "dl-seeds", "", err);
+    for (int i = 0; i < HX_KIT_CUTS && !r; i++) {
+        r = next_fault(&m, SNAIL, &sent, err);
+        if (!r)
+            r = cut_after(s, &m, (int64_t)(hx_kit_random(&random) % BETWEEN_MS), err);
+        if (r)
+            r = hx_wrap(err, r, "cut %d", i);
+    }
+    if (!r)
+        r = next_fault(&m, NULL, &sent, err);
+    if (!r)
+        r = hx_scene_power_on(s, err);
+    if (!r)
+        r = check_whole(s, err);
+    if (!r)
+        r = next_fault(&m, NULL, &rest, err);
+    if (!r) {
+        hx_scene_measure("sent before the last start", (double)sent / 1e6, "MB");
+        hx_scene_measure("left for the last start", (double)rest / 1e6, "MB");
+    }
+    if (!r && rest > m.n_bytes - m.n_bytes / 4)
+        r = hx_fail(err, -EBADMSG, "of %llu bytes %llu were left after %d cuts with %llu sent",
+                    (unsigned long long)m.n_bytes, (unsigned long long)rest, HX_KIT_CUTS,
+                    (unsigned long long)sent);
     hx_mirror_close(&m);
     return r;
 }

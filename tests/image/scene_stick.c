@@ -95,7 +95,8 @@ static int used_drive(struct hx_scene *s, const char *name, uint64_t n_bytes, ch
 }
 
 /* I3, I10: two drives, answers name the second; the stick is larger than its image, so that the
- * second partition table is not at its end. */
+ * second partition table is not at its end. The second stays as other.disk: another installation of
+ * the same system. */
 int hx_scene_two_drives(struct hx_scene *s, struct hx_error *err)
 {
     char stick[512], first[512], second[512], before[65], after[65];
@@ -106,7 +107,7 @@ int hx_scene_two_drives(struct hx_scene *s, struct hx_error *err)
     if (!r)
         r = used_drive(s, "two-first", HX_SCENE_TARGET_BYTES, first, sizeof(first), err);
     if (!r)
-        r = used_drive(s, "two-second", HX_SCENE_TARGET_BYTES, second, sizeof(second), err);
+        r = used_drive(s, "other", HX_SCENE_TARGET_BYTES, second, sizeof(second), err);
     if (!r)
         r = hx_rawdisk_digest(first, before, err);
     if (!r)
@@ -124,7 +125,8 @@ int hx_scene_two_drives(struct hx_scene *s, struct hx_error *err)
         r = boots(s, second, 512, err);
     unlink(stick);
     unlink(first);
-    unlink(second);
+    if (r)
+        unlink(second);
     return r;
 }
 
@@ -256,7 +258,7 @@ int hx_scene_reinstall(struct hx_scene *s, struct hx_error *err)
     hx_kit_path(s, "models", "txt", file, sizeof(file));
     int r = hx_file_replace(file, WORDS, strlen(WORDS), err);
     if (!r && access(from, R_OK) < 0)
-        r = hx_fail(err, HX_SCENE_SKIP, "%s is missing: scenario update makes it", from);
+        r = hx_fail(err, HX_SCENE_SKIP, "%s is missing: scenario firstboot makes it", from);
     if (!r)
         r = hx_rawdisk_copy(from, disk, err);
     snprintf(command, sizeof(command), "write %s models.txt", file);
@@ -292,7 +294,22 @@ int hx_scene_reinstall(struct hx_scene *s, struct hx_error *err)
     return r;
 }
 
-/* I9: sectors of 4096 bytes; installed, then started. */
+/* F3: what makes a machine is not what another one has that was installed from the same image. */
+static int is_another(struct hx_scene *s, struct hx_error *err)
+{
+    char other[512], key[HX_SHA256_HEX], command[300];
+    hx_kit_path(s, "settled", "disk", other, sizeof(other));
+    if (access(other, R_OK) < 0)
+        return hx_fail(err, HX_SCENE_SKIP, "%s is missing: scenario firstboot makes it", other);
+    int r = hx_kit_host_key(s, other, key, err);
+    snprintf(command, sizeof(command),
+             "k=$(sha256sum </var/lib/hx170/ssh/ssh_host_ed25519_key.pub); echo \"$k\"; "
+             "case $k in %s*) exit 1;; esac",
+             key);
+    return r ? r : hx_kit_expect(s, command, 0, "  -", err);
+}
+
+/* I9, F3: sectors of 4096 bytes; installed, then started. */
 int hx_scene_large_sectors(struct hx_scene *s, struct hx_error *err)
 {
     char target[512];
@@ -319,6 +336,8 @@ int hx_scene_large_sectors(struct hx_scene *s, struct hx_error *err)
         r = hx_kit_login(s, err);
     if (!r)
         r = hx_kit_settled(s, err);
+    if (!r)
+        r = is_another(s, err);
     unlink(target);
     return r;
 }

@@ -3,7 +3,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/sha256.h"
 #include "image/kit.h"
 #include "image/rawdisk.h"
 
@@ -73,25 +72,6 @@ int hx_scene_update(struct hx_scene *s, struct hx_error *err)
     return r ? r : hx_kit_entries(s, path, &b, 2, err);
 }
 
-/* SHA-256 of the host key on the state partition of a drive that lies still. */
-static int host_key(struct hx_scene *s, const char *disk, char hex[HX_SHA256_HEX],
-                    struct hx_error *err)
-{
-    struct hx_buf out = HX_BUF_INIT(64 << 10);
-    uint8_t digest[HX_SHA256_BYTES];
-    int r = hx_kit_debugfs(s, disk, 6, "cat /lib/hx170/ssh/ssh_host_ed25519_key.pub", &out, err);
-    const char *said = r ? NULL : hx_buf_cstr(&out);
-    const char *key = said ? strstr(said, "ssh-ed25519 ") : NULL;
-    if (!r && !key)
-        r = hx_fail(err, -ENODATA, "no host key on %s: %.200s", disk, said ? said : "");
-    if (!r)
-        r = hx_sha256_data(key, strlen(key), digest);
-    if (!r)
-        hx_sha256_to_hex(digest, hex);
-    hx_buf_done(&out);
-    return r;
-}
-
 /* U1, F3, second half: the new version starts, is blessed, and finds what the box had before. */
 int hx_scene_updated(struct hx_scene *s, struct hx_error *err)
 {
@@ -105,7 +85,7 @@ int hx_scene_updated(struct hx_scene *s, struct hx_error *err)
         r = hx_kit_machine(s, "updated-start", path, err);
     s->setup.n_credentials = 0;
     if (!r)
-        r = host_key(s, path, before, err);
+        r = hx_kit_host_key(s, path, before, err);
     if (!r)
         r = hx_kit_start(s, err);
     if (!r)
