@@ -10,9 +10,6 @@
 /* Bytes per second of one answer, so that there is time to cut the power. */
 #define SLOW  "{\"rate\": 200000}"
 #define CRAWL "{\"rate\": 50000}"
-/* So slow that twenty pieces of up to BETWEEN_MS are less than the whole. */
-#define SNAIL      "{\"rate\": 60000}"
-#define BETWEEN_MS 25000
 /* hx-fetch's own connections, its chunks here, its seconds between two syncs (fetch.conf). */
 #define CONNECTIONS 8
 #define CHUNK       (1 << 20)
@@ -91,17 +88,16 @@ static int cut_at(struct hx_scene *s, struct hx_mirror *m, unsigned percent, uin
     return r ? hx_wrap(err, r, "cut at %u %%", percent) : 0;
 }
 
-/* D2: power cuts at 10, 50, 99 % and while the model is published. */
-int hx_scene_cuts_download(struct hx_scene *s, struct hx_error *err)
+/* Power cuts at these percents, in rising order; 101: while the model is published. */
+static int cuts_download(struct hx_scene *s, const char *name, const unsigned *cuts,
+                         unsigned n_cuts, struct hx_error *err)
 {
-    static const unsigned cuts[] = {10, 50, 99, 101};
-    const unsigned n_cuts = sizeof(cuts) / sizeof(cuts[0]);
     struct hx_mirror m;
     uint64_t sent = 0;
     int r = hx_mirror_start(&m, s, err);
     if (r)
         return r;
-    r = hx_mirror_box(&m, s, "dlcuts", "", err);
+    r = hx_mirror_box(&m, s, name, "", err);
     for (unsigned i = 0; i < n_cuts && !r; i++) {
         r = next_fault(&m, cuts[i] > 100 ? NULL : SLOW, &sent, err);
         if (!r)
@@ -118,7 +114,7 @@ int hx_scene_cuts_download(struct hx_scene *s, struct hx_error *err)
     /* A cut costs what was not synced, and the chunks that were under way. */
     const uint64_t loss = CONNECTIONS * (200000 * SYNC_S + CHUNK);
     if (!r)
-        hx_scene_measure("fetched again after four cuts",
+        hx_scene_measure("fetched again after the cuts",
                          sent > m.n_bytes ? (double)(sent - m.n_bytes) / 1e6 : 0, "MB");
     if (!r && sent > m.n_bytes + n_cuts * loss)
         r = hx_fail(err, -EBADMSG, "%llu bytes were sent for %llu", (unsigned long long)sent,
@@ -127,57 +123,28 @@ int hx_scene_cuts_download(struct hx_scene *s, struct hx_error *err)
     return r;
 }
 
-/* Power on, until the mirror has sent something, then as long as is asked for. */
-static int cut_after(struct hx_scene *s, struct hx_mirror *m, int64_t wait, struct hx_error *err)
+/* D2: power cuts at 10, 50, 99 % and while the model is published. */
+int hx_scene_cuts_download(struct hx_scene *s, struct hx_error *err)
 {
-    unsigned n = 0;
-    uint64_t bytes = 0;
-    int r = hx_kit_start(s, err);
-    while (!r && !bytes) {
-        if (!hx_child_sleep(300, s->deadline))
-            return hx_fail(err, -ETIMEDOUT, "no byte of the download was asked for");
-        r = hx_mirror_stats(m, &n, &bytes, err);
-    }
-    if (!r && !hx_child_sleep(wait, s->deadline))
-        r = hx_fail(err, -ETIMEDOUT, "no time left");
-    hx_kit_cut(s);
-    return r;
+    static const unsigned cuts[] = {10, 50, 99, 101};
+    return cuts_download(s, "dlcuts", cuts, sizeof(cuts) / sizeof(cuts[0]), err);
 }
 
-/* D2: power cuts at twenty seeded moments, one after the other; what was on the drive stays. */
+static int rising(const void *a, const void *b)
+{
+    unsigned x = *(const unsigned *)a, y = *(const unsigned *)b;
+    return (x > y) - (x < y);
+}
+
+/* D2: power cuts at twenty seeded moments. */
 int hx_scene_cuts_seeded(struct hx_scene *s, struct hx_error *err)
 {
-    struct hx_mirror m;
-    uint64_t sent = 0, rest = 0, random = HX_KIT_SEED;
-    int r = hx_mirror_start(&m, s, err);
-    if (r)
-        return r;
-    r = hx_mirror_box(&m, s, "dl-seeds", "", err);
-    for (int i = 0; i < HX_KIT_CUTS && !r; i++) {
-        r = next_fault(&m, SNAIL, &sent, err);
-        if (!r)
-            r = cut_after(s, &m, (int64_t)(hx_kit_random(&random) % BETWEEN_MS), err);
-        if (r)
-            r = hx_wrap(err, r, "cut %d", i);
-    }
-    if (!r)
-        r = next_fault(&m, NULL, &sent, err);
-    if (!r)
-        r = hx_scene_power_on(s, err);
-    if (!r)
-        r = check_whole(s, err);
-    if (!r)
-        r = next_fault(&m, NULL, &rest, err);
-    if (!r) {
-        hx_scene_measure("sent before the last start", (double)sent / 1e6, "MB");
-        hx_scene_measure("left for the last start", (double)rest / 1e6, "MB");
-    }
-    if (!r && rest > m.n_bytes - m.n_bytes / 4)
-        r = hx_fail(err, -EBADMSG, "of %llu bytes %llu were left after %d cuts with %llu sent",
-                    (unsigned long long)m.n_bytes, (unsigned long long)rest, HX_KIT_CUTS,
-                    (unsigned long long)sent);
-    hx_mirror_close(&m);
-    return r;
+    unsigned cuts[HX_KIT_CUTS];
+    uint64_t random = HX_KIT_SEED;
+    for (int i = 0; i < HX_KIT_CUTS; i++)
+        cuts[i] = (unsigned)(hx_kit_random(&random) % 98) + 1;
+    qsort(cuts, HX_KIT_CUTS, sizeof(cuts[0]), rising);
+    return cuts_download(s, "dl-seeds", cuts, HX_KIT_CUTS, err);
 }
 
 /* One after the other, each met by the next requests. */
@@ -275,7 +242,7 @@ static int fill_disk(struct hx_scene *s, struct hx_mirror *m, struct hx_error *e
         {"filler",
          "hx root sh -c 'fallocate -l $(df --output=avail -B1 /srv/models | tail -1) "
          "/srv/models/filler; cat /dev/zero >/srv/models/filler2; df --output=avail -B1 "
-         "/srv/models | tail -1' 2>/dev/null",
+         "/srv/models | tail -1 | tr -d \" \"' 2>/dev/null",
          "0\n"},
     };
     static const struct hx_check meanwhile[] = {
