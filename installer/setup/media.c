@@ -66,7 +66,8 @@ static bool usable(const struct hx_setup *s)
 }
 
 /* Trying one type after the other would make the kernel complain on the consoles, over the
- * wizard's windows. NULL: none of these, or the partition is in use. */
+ * wizard's windows. NULL: none of these. A disk that another service has mounted for itself is read
+ * all the same: whether it may be mounted once more is the kernel's to say. */
 static const char *type_of(const char *device)
 {
     static const struct {
@@ -77,7 +78,7 @@ static const char *type_of(const char *device)
         {3, "EXFAT   ", "exfat"}, {3, "NTFS    ", "ntfs3"}, {0, "XFSB", "xfs"},
     };
     char head[2048];
-    int fd = open(device, O_RDONLY | O_EXCL | O_CLOEXEC | O_NONBLOCK);
+    int fd = open(device, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return NULL;
     ssize_t n = pread(fd, head, sizeof(head), 0);
