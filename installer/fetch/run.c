@@ -1,4 +1,5 @@
 /* hx-fetch run: preparation, signals, the loop, publication. */
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 #include "fetch/upstream.h"
 
 #define STEP_MS 250
+#define ROOM_S  5 /* between two tries to publish on a full disk */
 
 struct run {
     struct hx_fetch_cli *cli;
@@ -262,6 +264,23 @@ static int download(struct run *run, struct hx_error *err)
     return r < 0 ? r : hx_download_result(run->download, err);
 }
 
+/* The last files are small, so somebody else fills the disk. False: interrupted. */
+static bool wait_for_room(struct run *run, const struct hx_error *why)
+{
+    struct hx_progress_view v = {.phase = "publish",
+                                 .wanted = run->plan->wanted_bytes,
+                                 .verified = hx_store_bytes_done(run->store),
+                                 .waiting = "the disk is full"};
+    hx_progress_note(run->progress, true, why->text);
+    for (int i = 0; i < ROOM_S * 1000 / STEP_MS && !run->interrupted; i++) {
+        struct pollfd p = {.fd = run->signals, .events = POLLIN};
+        hx_progress_show(run->progress, &v, mono_now());
+        if (poll(&p, 1, STEP_MS) > 0)
+            read_signals(run);
+    }
+    return !run->interrupted;
+}
+
 /* Part of the groups only: there is no model to publish yet. */
 static int finish(struct run *run, struct hx_error *err)
 {
@@ -270,13 +289,18 @@ static int finish(struct run *run, struct hx_error *err)
                          "the chosen groups are complete; the model is published when all are");
         return 0;
     }
-    show(run, "publish");
-    struct hx_store_event ev;
-    int r = hx_store_publish(run->store, err);
-    while (hx_store_next(run->store, &ev)) {
-        if (ev.type == HX_STORE_NOTE)
-            hx_progress_note(run->progress, true, ev.message);
-    }
+    int r;
+    do {
+        show(run, "publish");
+        struct hx_store_event ev;
+        r = hx_store_publish(run->store, err);
+        while (hx_store_next(run->store, &ev)) {
+            if (ev.type == HX_STORE_NOTE)
+                hx_progress_note(run->progress, true, ev.message);
+        }
+    } while ((r == -ENOSPC || r == -EDQUOT) && wait_for_room(run, err));
+    if (r < 0 && run->interrupted)
+        return hx_fail(err, -EINTR, "interrupted on a full disk; run again to go on");
     if (r == 0)
         show(run, "complete");
     return r;

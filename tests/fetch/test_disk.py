@@ -157,6 +157,31 @@ def test_reserved_space_is_not_lost_to_others(make_hub, make_fetch, mount):
 
 
 @ROOT
+def test_no_room_to_publish(make_hub, make_fetch, mount):
+    """All parts have their room, the folder of the finished model has none: it waits for that, too."""
+    point = mount(64, "mkfs.ext4", "-q", "-m", "0")
+    hub = make_hub()
+    fetch = make_fetch(hub, models=point / "models", rate=3_000_000)
+    p = fetch.start()
+    wait_for(lambda: hub.sent(".safetensors") > 500_000)
+    filler = point / "filler"
+    for size in (1 << 16, 1 << 10, 1):
+        try:
+            with open(filler, "ab", buffering=0) as f:
+                while f.write(bytes(size)):
+                    pass
+        except OSError:
+            pass
+    wait_for(lambda: "full" in fetch.status().get("waiting", ""), 60)
+    assert p.poll() is None
+    fetch.check_invisible()
+    filler.unlink()
+    r = fetch.wait(p, 60)
+    assert r.code == 0, r.text
+    fetch.check()
+
+
+@ROOT
 def test_turned_read_only_and_back(make_hub, make_fetch, mount):
     point = mount(64, "mkfs.ext4", "-q")
     hub = make_hub()
