@@ -79,6 +79,7 @@ int hx_scene_model(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_cuts_download(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_cuts_seeded(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_faults(struct hx_scene *s, struct hx_error *err) HX_MUST;
+int hx_scene_full(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_refused(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_offline(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_requests(struct hx_scene *s, struct hx_error *err) HX_MUST;

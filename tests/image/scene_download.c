@@ -234,7 +234,8 @@ static int meet_refusals(struct hx_scene *s, struct hx_mirror *m, struct hx_erro
     return r;
 }
 
-/* The file system of the models fills up under the download. */
+/* The file system of the models fills up under the download. Small parts have their room by then,
+ * so that it is the finished model that finds none. */
 static int fill_disk(struct hx_scene *s, struct hx_mirror *m, struct hx_error *err)
 {
     static const struct hx_check fill[] = {
@@ -262,10 +263,24 @@ static int fill_disk(struct hx_scene *s, struct hx_mirror *m, struct hx_error *e
     if (!r)
         r = hx_scene_checks(s, meanwhile, 3, err);
     /* By itself: nobody starts anything. */
-    return r ? r : await_percent(s, 20, err);
+    return r ? r : check_whole(s, err);
 }
 
-/* D4, D3: a full disk in the middle of a download, then a server that says no. */
+/* D4. */
+int hx_scene_full(struct hx_scene *s, struct hx_error *err)
+{
+    struct hx_mirror m;
+    int r = hx_mirror_start(&m, s, err);
+    if (r)
+        return r;
+    r = hx_mirror_box(&m, s, "full", "", err);
+    if (!r)
+        r = fill_disk(s, &m, err);
+    hx_mirror_close(&m);
+    return r;
+}
+
+/* D3: a server that says no. */
 int hx_scene_refused(struct hx_scene *s, struct hx_error *err)
 {
     struct hx_mirror m;
@@ -274,7 +289,11 @@ int hx_scene_refused(struct hx_scene *s, struct hx_error *err)
         return r;
     r = hx_mirror_box(&m, s, "refused", "", err);
     if (!r)
-        r = fill_disk(s, &m, err);
+        r = hx_mirror_fault(&m, SLOW, err);
+    if (!r)
+        r = hx_scene_power_on(s, err);
+    if (!r)
+        r = await_percent(s, 5, err);
     if (!r)
         r = meet_refusals(s, &m, err);
     hx_mirror_close(&m);
