@@ -64,7 +64,8 @@ static void on_rehash(void *ctx, uint64_t done, uint64_t total)
     hx_progress_show(run->progress, &v, mono_now());
 }
 
-static void show(struct run *run, const char *phase)
+/* waiting: why nothing moves, NULL: what the download says of it. */
+static void show_why(struct run *run, const char *phase, const char *waiting)
 {
     struct hx_progress_view v = {.phase = phase};
     if (run->download) {
@@ -75,7 +76,14 @@ static void show(struct run *run, const char *phase)
     }
     if (strcmp(phase, "download") != 0 && strcmp(phase, "check") != 0)
         v.waiting = "";
+    if (waiting)
+        v.waiting = waiting;
     hx_progress_show(run->progress, &v, mono_now());
+}
+
+static void show(struct run *run, const char *phase)
+{
+    show_why(run, phase, NULL);
 }
 
 /* What may change while it runs: cap and time of day. */
@@ -267,14 +275,10 @@ static int download(struct run *run, struct hx_error *err)
 /* The last files are small, so somebody else fills the disk. False: interrupted. */
 static bool wait_for_room(struct run *run, const struct hx_error *why)
 {
-    struct hx_progress_view v = {.phase = "publish",
-                                 .wanted = run->plan->wanted_bytes,
-                                 .verified = hx_store_bytes_done(run->store),
-                                 .waiting = "the disk is full"};
     hx_progress_note(run->progress, true, why->text);
     for (int i = 0; i < ROOM_S * 1000 / STEP_MS && !run->interrupted; i++) {
         struct pollfd p = {.fd = run->signals, .events = POLLIN};
-        hx_progress_show(run->progress, &v, mono_now());
+        show_why(run, "publish", "the disk is full");
         if (poll(&p, 1, STEP_MS) > 0)
             read_signals(run);
     }

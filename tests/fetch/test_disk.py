@@ -173,7 +173,7 @@ def test_no_room_to_publish(make_hub, make_fetch, mount):
         except OSError:
             pass
     wait_for(lambda: "full" in fetch.status().get("waiting", ""), 60)
-    assert p.poll() is None
+    assert p.poll() is None and fetch.status()["rate_10s"] < 1e9
     fetch.check_invisible()
     filler.unlink()
     r = fetch.wait(p, 60)
