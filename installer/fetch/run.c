@@ -103,7 +103,8 @@ static void reread(struct run *run)
     }
     run->window = window;
     memcpy(run->cli->conf.window, conf.window, sizeof(conf.window));
-    hx_transfer_set_rate(run->transfer, (uint64_t)conf.rate);
+    if (run->transfer) /* a model that came on a disk has no server */
+        hx_transfer_set_rate(run->transfer, (uint64_t)conf.rate);
     snprintf(text, sizeof(text), "configuration read anew: cap %lld bytes/s, time window '%.40s'",
              (long long)conf.rate, conf.window);
     on_note(run, false, text);
