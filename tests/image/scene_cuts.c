@@ -17,8 +17,8 @@
 #define LOOK_MS   20
 #define N_KNOWN   3
 #define BEHIND_MS 2000
-/* Without a write in that time, that of a start on a busy host, none comes any more. */
-#define QUIET_MS 300000
+/* Without a write in that time none comes any more. */
+#define QUIET_MS 120000
 /* Of the twenty cuts, those whose drive is started afterwards. */
 #define KEPT_FIRST 3
 #define KEPT_EVERY 7
