@@ -109,6 +109,17 @@ def test_no_inodes(make_hub, make_fetch, mount):
     fetch.refused("inodes", code=73)
 
 
+def fill(path):
+    """To the last byte of the file system."""
+    for size in (1 << 16, 1 << 10, 1):
+        try:
+            with open(path, "ab", buffering=0) as f:
+                while f.write(bytes(size)):
+                    pass
+        except OSError:
+            pass
+
+
 @ROOT
 def test_disk_full_pauses_and_goes_on(make_hub, make_fetch, mount):
     """Another program fills the disk. Everything stays, and when there is room again the download ends."""
@@ -118,13 +129,7 @@ def test_disk_full_pauses_and_goes_on(make_hub, make_fetch, mount):
     p = fetch.start()
     wait_for(lambda: hub.sent(".safetensors") > 1_000_000)
     filler = point / "filler"
-    with open(filler, "wb") as f:
-        try:
-            while True:
-                f.write(bytes(1 << 16))
-                f.flush()
-        except OSError:
-            pass
+    fill(filler)
     wait_for(lambda: "space" in fetch.status().get("waiting", ""), 30)
     assert p.poll() is None
     fetch.check_invisible()
@@ -143,13 +148,7 @@ def test_reserved_space_is_not_lost_to_others(make_hub, make_fetch, mount):
     p = fetch.start()
     wait_for(lambda: hub.sent(".safetensors") > 500_000)
     filler = point / "filler"
-    with open(filler, "wb") as f:
-        try:
-            while True:
-                f.write(bytes(1 << 16))
-                f.flush()
-        except OSError:
-            pass
+    fill(filler)
     os.truncate(filler, max(0, filler.stat().st_size - (4 << 20)))
     r = fetch.wait(p, 60)
     assert r.code == 0, r.text
@@ -165,13 +164,7 @@ def test_no_room_to_publish(make_hub, make_fetch, mount):
     p = fetch.start()
     wait_for(lambda: hub.sent(".safetensors") > 500_000)
     filler = point / "filler"
-    for size in (1 << 16, 1 << 10, 1):
-        try:
-            with open(filler, "ab", buffering=0) as f:
-                while f.write(bytes(size)):
-                    pass
-        except OSError:
-            pass
+    fill(filler)
     wait_for(lambda: "full" in fetch.status().get("waiting", ""), 60)
     assert p.poll() is None and fetch.status()["rate_10s"] < 1e9
     fetch.check_invisible()
