@@ -208,7 +208,7 @@ def test_status_lines_fit(machine, tmp_path):
     if "2001:db8" in out:
         assert "8000:127.0.0.1:8000 \\\n             tunnel@2001:db8:1234:5678:9abc:def0:1234:5678\n" in out
     assert " ".join(out.split()).count("https://mirror-4.example:8443") == 1
-    machine.put("var/lib/hx170/config/box.conf", "schema = 1\n" + "nonsense" * 12 + " = 1\n")
+    machine.put("var/lib/hx170/config/box.conf", "schema = 1\n" + "nonsense" * 12 + "\n")
     out = machine.run("hx").stdout
     assert "Reason:" in out and max(len(line) for line in out.split("\n")) <= 80, out
 
