@@ -15,7 +15,8 @@ ifeq ($(CUDA_NVCC),)
 $(error CUDA=$(CUDA): there is no bin/nvcc below it; CUDA=0 builds without)
 endif
 NVCC := $(CUDA_NVCC)
-NVCC_FLAGS := -std=c++17 -O3 -lineinfo -Werror all-warnings \
+# The code of many kernels of one shape compresses to a sixth; three programs of the image carry it.
+NVCC_FLAGS := -std=c++17 -O3 -lineinfo --compress-mode=size -Werror all-warnings \
 	-gencode arch=compute_$(CUDA_ARCH),code=[sm_$(CUDA_ARCH),compute_$(CUDA_ARCH)] \
 	-Xcompiler -Wall,-Wextra,-fPIE -Iengine/include -Iengine -Ip2p
 # One word, since libraries of modules are sorted: the runtime and what its C++ parts need.
@@ -24,7 +25,7 @@ HX_CFLAGS += -isystem $(CUDA)/include
 endif
 
 # Code for the card is the same in all variants, so it is built once.
-$(CUDA_O)/%.cu.o: %.cu
+$(CUDA_O)/%.cu.o: %.cu scripts/cuda.mk
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -c -o $@ $<
