@@ -3,7 +3,7 @@ vmtest_SRCS := serial.c child.c vm_args.c vm.c ssh.c rawdisk.c scene.c scene_ins
 	scene_model.c scene_download.c
 vmtest_SRCS += kit.c scene_update.c
 vmtest_SRCS += kit_judge.c writelog.c fatview.c drivelook.c scene_cuts.c scene_stick.c scene_state.c
-vmtest_SRCS += scene_drive.c scene_refuse.c
+vmtest_SRCS += scene_drive.c scene_refuse.c lane.c
 vmtest_SRCS += term.c play.c scene_wizard.c scene_driver.c scene_models.c
 vmtest_DEPS := init disk base
 $(call hx_module,vmtest,tests/image)
@@ -23,11 +23,12 @@ $(IMAGE_DRIVE): $(O)/obj/tests/image/guest/drive.o $(O)/lib/libhx-engram.a $(O)/
 	@echo "  LD    image-drive"
 	$(Q)$(CC) -static -o $@ $^ -luring $$(pkg-config --static --libs libcrypto 2>/dev/null || echo -lcrypto) -lm 2>$@.said || { cat $@.said; exit 1; }
 
-# Needs a finished `make image`. SCENES="install secure": only these.
+# Needs a finished `make image`. SCENES="install secure": only these. JOBS=1: the long ones not two at a time.
+# GO_ON=1: behind a run that was cut off, what is left of it.
 image-test: $(IMAGE_TEST) $(IMAGE_DRIVE)
 	$(Q)tests/image/setup.sh
 	$(Q)$(IMAGE_TEST) --build $(BUILD) $(SCENES)
 image-test-long: $(IMAGE_TEST) $(IMAGE_DRIVE)
 	$(Q)tests/image/setup.sh
-	$(Q)$(IMAGE_TEST) --build $(BUILD) --long $(SCENES)
+	$(Q)$(IMAGE_TEST) --build $(BUILD) --long --jobs $(or $(JOBS),2) $(if $(GO_ON),--go-on) $(SCENES)
 .PHONY: image-test image-test-long

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -57,10 +58,25 @@ int hx_kit_version(const struct hx_scene *s, char *out, size_t size, struct hx_e
     return manifest(s, "version", out, size, err);
 }
 
+static int make_bundle(struct hx_scene *s, const char *fault, const struct hx_kit_bundle *b,
+                       const char *key, struct hx_error *err)
+{
+    const char *const argv[] = {
+        "tests/image/variant.sh", s->build, fault, b->version, key, b->path, NULL};
+    struct hx_buf said = HX_BUF_INIT(1 << 20);
+    int code = -1;
+    int r = hx_child_run(argv, NULL, &said, &code, s->deadline, err);
+    if (!r && code)
+        r = hx_fail(err, -EIO, "variant.sh %s ends with %d: %.400s", fault, code,
+                    hx_buf_cstr(&said));
+    hx_buf_done(&said);
+    return r;
+}
+
 int hx_kit_bundle(struct hx_scene *s, enum hx_kit_fault fault, struct hx_kit_bundle *out,
                   struct hx_error *err)
 {
-    char key[300], built[300], base[32];
+    char key[300], built[300], base[32], lock[300];
     struct stat image, have;
     snprintf(key, sizeof(key), "%s/image/throw-away.pem", s->build);
     snprintf(built, sizeof(built), "%s/image/work/out/root.hash", s->build);
@@ -74,22 +90,15 @@ int hx_kit_bundle(struct hx_scene *s, enum hx_kit_fault fault, struct hx_kit_bun
     hx_kit_path(s, variants[fault].name, "bundle", out->path, sizeof(out->path));
     if (stat(built, &image) < 0)
         return hx_fail_errno(err, errno, "%s", built);
-    if (stat(out->path, &have) == 0 && have.st_mtime > image.st_mtime)
-        return 0;
-    const char *const argv[] = {"tests/image/variant.sh",
-                                s->build,
-                                variants[fault].fault,
-                                out->version,
-                                key,
-                                out->path,
-                                NULL};
-    struct hx_buf said = HX_BUF_INIT(1 << 20);
-    int code = -1;
-    r = hx_child_run(argv, NULL, &said, &code, s->deadline, err);
-    if (!r && code)
-        r = hx_fail(err, -EIO, "variant.sh %s ends with %d: %.400s", variants[fault].fault, code,
-                    hx_buf_cstr(&said));
-    hx_buf_done(&said);
+    /* Scenarios beside this one want them too. */
+    hx_kit_path(s, "bundles", "lock", lock, sizeof(lock));
+    int fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 || flock(fd, LOCK_EX) < 0)
+        r = hx_fail_errno(err, errno, "%s", lock);
+    if (!r && (stat(out->path, &have) < 0 || have.st_mtime <= image.st_mtime))
+        r = make_bundle(s, variants[fault].fault, out, key, err);
+    if (fd >= 0)
+        close(fd);
     return r;
 }
 

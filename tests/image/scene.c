@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "image/rawdisk.h"
@@ -170,33 +171,53 @@ void hx_scene_measure(const char *what, double value, const char *unit)
     fflush(stdout);
 }
 
-static struct {
+/* In memory that scenarios share with the process that prints them. */
+static struct target {
     char what[64];
     double value, limit;
     const char *unit;
-} targets[32];
-static unsigned n_targets;
+} * targets; /* the first one without unit is the end */
+static bool targets_count = true;
+#define N_TARGETS 32
+
+bool hx_scene_share_targets(void)
+{
+    targets = mmap(NULL, (N_TARGETS + 1) * sizeof(*targets), PROT_READ | PROT_WRITE,
+                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (targets == MAP_FAILED)
+        targets = NULL;
+    return targets != NULL;
+}
+
+void hx_scene_count_targets(bool count)
+{
+    targets_count = count;
+}
 
 void hx_scene_target(const char *what, double value, double limit, const char *unit)
 {
+    struct target *t = targets;
     hx_scene_measure(what, value, unit);
-    if (n_targets == sizeof(targets) / sizeof(targets[0]))
+    if (!t || !targets_count)
         return;
-    snprintf(targets[n_targets].what, sizeof(targets[0].what), "%s", what);
-    targets[n_targets].value = value;
-    targets[n_targets].limit = limit;
-    targets[n_targets++].unit = unit;
+    while (t->unit)
+        t++;
+    if (t == targets + N_TARGETS)
+        return;
+    snprintf(t->what, sizeof(t->what), "%s", what);
+    t->value = value;
+    t->limit = limit;
+    t->unit = unit;
 }
 
 void hx_scene_targets(void)
 {
     double load[1] = {0};
-    if (!n_targets)
+    if (!targets || !targets->unit)
         return;
     (void)!getloadavg(load, 1);
     printf("targets (load of this host %.1f):\n", load[0]);
-    for (unsigned i = 0; i < n_targets; i++)
-        printf("  %-32s %8.1f %-3s limit %6.1f  %s\n", targets[i].what, targets[i].value,
-               targets[i].unit, targets[i].limit,
-               targets[i].value <= targets[i].limit ? "met" : "MISSED");
+    for (const struct target *t = targets; t->unit; t++)
+        printf("  %-32s %8.1f %-3s limit %6.1f  %s\n", t->what, t->value, t->unit, t->limit,
+               t->value <= t->limit ? "met" : "MISSED");
 }

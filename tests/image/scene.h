@@ -67,8 +67,11 @@ void hx_scene_measure(const char *what, double value, const char *unit);
 /* A figure with its limit: for the report's end. Times are those of a quiet host, so that a limit
  * which is missed fails nothing. */
 void hx_scene_target(const char *what, double value, double limit, const char *unit);
-/* All targets of this run, one a line. */
+/* All targets of this run, one a line. Those of processes that are started behind
+ * hx_scene_share_targets are among them; a process may leave its own out. */
 void hx_scene_targets(void);
+bool hx_scene_share_targets(void) HX_MUST;
+void hx_scene_count_targets(bool count);
 
 int hx_scene_audit(struct hx_scene *s, struct hx_error *err) HX_MUST;
 int hx_scene_install(struct hx_scene *s, struct hx_error *err) HX_MUST;
