@@ -282,7 +282,9 @@ static void fill(const struct values *v, const struct hx_weight *whole, int part
 
 /* ---- loading ---- */
 
-#define PIECE ((size_t)16 << 20) /* bytes made and sent at once */
+/* Parts lie behind one another on the device, most of them small (a rank of the released shape has
+ * 150,000), so they are made in one piece of memory and sent together. */
+#define PIECE ((size_t)16 << 20) /* bytes; whole rooms fit */
 
 struct loader {
     const struct hx_synthetic *s;
@@ -291,11 +293,37 @@ struct loader {
     const struct hx_backend *be;
     struct hx_device *dev;
     struct hx_binding *b;
-    uint8_t *to, *piece; /* piece NULL: sizes alone */
+    uint8_t *to;    /* where the piece goes */
+    uint8_t *piece; /* NULL: sizes alone */
+    size_t n_made;  /* bytes of the piece */
     size_t total;
     int next; /* weights are in the order of the walk */
     struct hx_error *err;
 };
+
+static int send_piece(struct loader *k)
+{
+    int r = k->be->upload(k->dev, k->to, k->piece, k->n_made, k->err);
+    k->to += k->n_made;
+    k->n_made = 0;
+    return r ? r : k->be->sync(k->dev, k->err);
+}
+
+static int make(struct loader *k, const struct hx_weight *whole, int part, const struct hx_cut *cut,
+                size_t n)
+{
+    int r = 0;
+    for (size_t at = 0, m; r == 0 && at < n; at += m) {
+        m = n - at < PIECE - k->n_made ? n - at : PIECE - k->n_made;
+        fill(k->v, whole, part, cut, at, m, k->piece + k->n_made);
+        size_t room = hx_device_room(m);
+        memset(k->piece + k->n_made + m, 0, room - m);
+        k->n_made += room;
+        if (k->n_made == PIECE)
+            r = send_piece(k);
+    }
+    return r;
+}
 
 static int load(void *user, const struct hx_tensor_need *need)
 {
@@ -309,15 +337,8 @@ static int load(void *user, const struct hx_tensor_need *need)
         k->total += hx_device_room(n);
         if (!k->piece || n == 0)
             continue;
-        w->part[p].data = k->to;
-        for (size_t at = 0; r == 0 && at < n; at += PIECE) {
-            size_t m = n - at < PIECE ? n - at : PIECE;
-            fill(k->v, &whole, p, &cut[p], at, m, k->piece);
-            r = k->be->upload(k->dev, k->to + at, k->piece, m, k->err);
-            if (r == 0)
-                r = k->be->sync(k->dev, k->err);
-        }
-        k->to += hx_device_room(n);
+        w->part[p].data = k->to + k->n_made;
+        r = make(k, &whole, p, &cut[p], n);
     }
     return r;
 }
@@ -343,6 +364,8 @@ int hx_synthetic_load(const struct hx_synthetic *s, const struct hx_slice *slice
         k.next = 0;
         r = hx_tensors_each(s->hp, &b->maps, load, &k);
     }
+    if (r == 0 && k.n_made > 0)
+        r = send_piece(&k);
     free(k.piece);
     values_free(v);
     return r;
