@@ -153,15 +153,12 @@ static int relay(const char *text)
 
 int main(int argc, char **argv)
 {
-    static const struct option rows[] = {{"build", required_argument, NULL, 'b'},
-                                         {"work", required_argument, NULL, 'w'},
-                                         {"patience", required_argument, NULL, 'p'},
-                                         {"long", no_argument, NULL, 'l'},
-                                         {"list", no_argument, NULL, 'i'},
-                                         {"help", no_argument, NULL, 'h'},
-                                         {"relay", required_argument, NULL, 'r'},
-                                         {"jobs", required_argument, NULL, 'j'},
-                                         {0}};
+    static const struct option rows[] = {
+        {"build", required_argument, NULL, 'b'},    {"work", required_argument, NULL, 'w'},
+        {"patience", required_argument, NULL, 'p'}, {"long", no_argument, NULL, 'l'},
+        {"list", no_argument, NULL, 'i'},           {"help", no_argument, NULL, 'h'},
+        {"relay", required_argument, NULL, 'r'},    {"jobs", required_argument, NULL, 'j'},
+        {"go-on", no_argument, NULL, 'g'},          {0}};
     const char *build = "build", *work = NULL;
     bool with_long = false, goes_on = false, is_chosen[N_SCENARIOS];
     int patience = 1, jobs = 1;
