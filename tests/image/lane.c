@@ -226,6 +226,11 @@ static void run_jobs(const struct hx_lane *lane, struct job *jobs, struct outcom
             return;
         struct rusage usage;
         pid_t pid = wait4(-1, NULL, 0, &usage);
+        if (pid < 0 && errno != EINTR) {
+            printf("image-test: wait: %s\n", strerror(errno));
+            counts[1] += n_running;
+            return;
+        }
         for (int i = 0; i < lane->n; i++)
             if (jobs[i].state == RUNNING && jobs[i].pid == pid) {
                 report(lane, i, &jobs[i], &outcomes[i], &usage, counts);
