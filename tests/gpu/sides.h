@@ -132,6 +132,21 @@ static inline struct hx_weight dense(enum side s, enum hx_dtype type, size_t at,
     return w;
 }
 
+/* FP8 with scales of blocks of 32 x 32. */
+static inline struct hx_weight fp8(enum side s, size_t code, size_t scale, int64_t n_out,
+                                   int64_t n_in)
+{
+    struct hx_weight w = {.format = HX_FORMAT_FP8, .n_out = n_out, .n_in = n_in};
+    w.part[HX_PART_DATA] = at_side(s, HX_DTYPE_F8_E4M3, code, n_out, n_in, 0);
+    w.part[HX_PART_SCALE] = at_side(s, HX_DTYPE_F8_E8M0, scale, (n_out + 31) / 32, n_in / 32, 0);
+    return w;
+}
+
+static inline void sync_side(enum side s)
+{
+    CHECK(side[s].be->sync(side[s].dev, ERR));
+}
+
 /* ---- comparing ---- */
 
 /* Largest distances that were allowed, of those with either bound. */

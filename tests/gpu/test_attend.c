@@ -315,6 +315,72 @@ static void test_latents(void **state)
     }
 }
 
+/* The products of queries and window rows in the same launch as all else: the bits of two launches,
+ * again and again, since its blocks meet. */
+static void test_latents_with_product(void **state)
+{
+    (void)state;
+    static const int shapes[][3] = {{5120, 512, 1280}, {128, 64, 64}, {1024, 512, 160}};
+    static const int counts[] = {1, 2, 6, 8};
+    enum { REPEAT = 300 };
+    for (int c = 0; c < 3 * 4; c++) {
+        int n_in = shapes[c % 3][0], d = shapes[c % 3][1], n_q = shapes[c % 3][2];
+        const int past = 40, n = counts[c / 3];
+        begin();
+        struct world w = make_world(1, d, 80, 1, &past, &n, NORMAL);
+        size_t x = bf16s((int64_t)n * n_in, NORMAL, 1), code[2], scale[2];
+        for (int i = 0; i < 2; i++) {
+            int64_t n_out = i ? n_q : d;
+            code[i] = e4m3s(n_out * n_in);
+            scale[i] = bytes((n_out + 31) / 32 * (n_in / 32), 115, 122);
+        }
+        size_t q_norm = bf16s(n_q, NORMAL, 1), kv_norm = bf16s(d, NORMAL, 1),
+               freq = frequencies(d / 4), q = take((size_t)(n * n_q) * 2),
+               kv = take((size_t)(n * d) * 2), codes = take((size_t)(n * d)),
+               scales = take((size_t)(n * d / 32));
+        send_world(&w);
+        struct hx_batch b = batch_of(CARD, &w, 0, n);
+        struct hx_tensor tx = at_side(CARD, HX_DTYPE_BF16, x, n, n_in, 0),
+                         tq = at_side(CARD, HX_DTYPE_BF16, q, n, n_q, 0),
+                         tkv = at_side(CARD, HX_DTYPE_BF16, kv, n, d, 0),
+                         tc = at_side(CARD, HX_DTYPE_U8, codes, n, d, 0),
+                         ts = at_side(CARD, HX_DTYPE_U8, scales, n, d / 32, 0),
+                         tf = at_side(CARD, HX_DTYPE_F32, freq, d / 4, 0, 0);
+        struct hx_weight nq = dense(CARD, HX_DTYPE_BF16, q_norm, 1, n_q),
+                         nkv = dense(CARD, HX_DTYPE_BF16, kv_norm, 1, d),
+                         of[2] = {fp8(CARD, code[0], scale[0], d, n_in),
+                                  fp8(CARD, code[1], scale[1], n_q, n_in)};
+        const struct hx_weight *const both[2] = {&of[0], &of[1]};
+        struct hx_tensor *const to[2] = {&tkv, &tq};
+        struct hx_latents_args a = {&b,  0,   &tq, &tkv, &nq,  &nkv, 1e-6f,
+                                    &tf, &tc, &ts, NULL, NULL, NULL};
+        RUN(CARD, linear_pair, both, &tx, to);
+        RUN(CARD, latents, &a);
+        sync_side(CARD);
+        const size_t at[4] = {q, kv, codes, scales},
+                     row[4] = {(size_t)n_q * 2, (size_t)d * 2, (size_t)d, (size_t)d / 32};
+        struct rows want[4];
+        for (int i = 0; i < 4; i++)
+            want[i] = keep(at[i], row[i], n);
+        a.w = both;
+        a.x = &tx;
+        for (int k = 0; k < REPEAT; k++) {
+            RUN(CARD, latents, &a);
+            if (k % 20 != 0 && k != REPEAT - 1)
+                continue;
+            sync_side(CARD);
+            char what[96];
+            snprintf(what, sizeof(what), "latents with products, %d of %d, launch %d", n, n_in, k);
+            for (int r = 0; r < n; r++) {
+                for (int i = 0; i < 4; i++)
+                    same_row_at(what, &want[i], at[i] + (size_t)r * row[i], r);
+            }
+        }
+        for (int i = 0; i < 4; i++)
+            free(want[i].all);
+    }
+}
+
 static void test_index_queries(void **state)
 {
     (void)state;
@@ -507,9 +573,8 @@ int main(int argc, char **argv)
 {
     enum { N = sizeof(attend_cases) / sizeof(attend_cases[0]) };
     struct CMUnitTest tests[N + 4] = {
-        cmocka_unit_test(test_kv_store),
-        cmocka_unit_test(test_pool_groups),
-        cmocka_unit_test(test_latents),
+        cmocka_unit_test(test_kv_store),      cmocka_unit_test(test_pool_groups),
+        cmocka_unit_test(test_latents),       cmocka_unit_test(test_latents_with_product),
         cmocka_unit_test(test_index_queries),
     };
     static char names[N][48];

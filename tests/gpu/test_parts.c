@@ -9,11 +9,6 @@ static const int32_t *integers(enum side s, size_t at)
     return (const int32_t *)(side[s].base + at);
 }
 
-static void sync_side(enum side s)
-{
-    CHECK(side[s].be->sync(side[s].dev, ERR));
-}
-
 /* ---- streams and rows ---- */
 
 static void test_streams(void **state)
@@ -124,14 +119,6 @@ static void test_keep_rows(void **state)
 }
 
 /* ---- products ---- */
-
-static struct hx_weight fp8(enum side s, size_t code, size_t scale, int64_t n_out, int64_t n_in)
-{
-    struct hx_weight w = {.format = HX_FORMAT_FP8, .n_out = n_out, .n_in = n_in};
-    w.part[HX_PART_DATA] = at_side(s, HX_DTYPE_F8_E4M3, code, n_out, n_in, 0);
-    w.part[HX_PART_SCALE] = at_side(s, HX_DTYPE_F8_E8M0, scale, (n_out + 31) / 32, n_in / 32, 0);
-    return w;
-}
 
 static void test_linear_grouped(void **state)
 {

@@ -216,6 +216,12 @@ static __device__ __forceinline__ uint32_t order(float f)
 
 #define ORDER_NEVER 0x007FFFFFu
 
+/* One thread of a block of any shape. */
+static __device__ __forceinline__ bool first_thread()
+{
+    return (threadIdx.x | threadIdx.y | threadIdx.z) == 0;
+}
+
 /* All blocks of a grid, which must fit the card together; what they wrote before is seen by all
  * behind it (read it past the first-level cache). barrier: a word, zero at the beginning and again
  * or with its top bit set behind it; launches that share it follow each other, of whatever size.
@@ -223,7 +229,7 @@ static __device__ __forceinline__ uint32_t order(float f)
 static __device__ __forceinline__ void grid_barrier(uint32_t *barrier, uint32_t n_block, bool first)
 {
     __syncthreads();
-    if (threadIdx.x == 0) {
+    if (first_thread()) {
         uint32_t add = first ? 0x80000000u - (n_block - 1) : 1u, old, now;
         asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
                      : "=r"(old)
@@ -245,7 +251,7 @@ static __device__ __forceinline__ bool last_block(uint32_t *count, uint32_t n_bl
 {
     __shared__ bool last;
     __syncthreads();
-    if (threadIdx.x == 0) {
+    if (first_thread()) {
         uint32_t old;
         asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
                      : "=r"(old)
