@@ -47,9 +47,7 @@ struct hx_site_args {
     const struct hx_tensor *pre; /* of the site before; not mix.pre */
     const struct hx_weight *norm;
     float norm_eps;
-    struct hx_tensor *x;                 /* BF16 [T, D] */
-    const struct hx_weight *const *soon; /* [n_soon] of the next products: a hint */
-    int n_soon;
+    struct hx_tensor *x; /* BF16 [T, D] */
 };
 
 /* kv = w[0] x, q = w[1] x, if w is there; then rms_norm of q; rms_norm, rope and quantise
@@ -105,8 +103,6 @@ struct hx_attend_args {
     const struct hx_tensor *freq; /* rotate q before, o back behind; NULL: done apart. Only where
                                      `rotates` is set */
     struct hx_tensor *o;          /* BF16 [T, H, d] */
-    const struct hx_weight *const *soon; /* [n_soon] of the next products: a hint */
-    int n_soon;
 };
 
 struct hx_route_args {

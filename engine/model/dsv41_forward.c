@@ -213,9 +213,6 @@ static int attend(struct hx_pass *p)
     struct hx_batch b = p->out->batch; /* queries; keys of the pass are those of p->rows */
     b.first_pos = p->rows->batch.first_pos;
     b.first_row = p->rows->batch.first_row;
-    static const enum hx_role next[] = {HX_T_ATTN_WO_A, HX_T_ATTN_WO_B};
-    const struct hx_weight *soon[HX_PASS_SOON];
-    int n_soon = hx_pass_soon(p, next, 2, soon);
     HX_RUN(p, attend,
            &(struct hx_attend_args){.batch = &b,
                                     .layer = p->il,
@@ -228,8 +225,6 @@ static int attend(struct hx_pass *p)
                                     .sink = hx_pass_weight(p, HX_T_ATTN_SINK),
                                     .scale = (float)pow(h->head_dim, -0.5),
                                     .freq = hx_pass_turns(p),
-                                    .soon = soon,
-                                    .n_soon = n_soon,
                                     .o = &o});
     HX_STEP(hx_pass_tap(p, "attn.o", &o));
     return 0;

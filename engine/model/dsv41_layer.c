@@ -30,18 +30,6 @@ const struct hx_weight *hx_pass_weight(const struct hx_pass *p, enum hx_role rol
     return p->layer->w[role];
 }
 
-int hx_pass_soon(const struct hx_pass *p, const enum hx_role *role, int n,
-                 const struct hx_weight *out[HX_PASS_SOON])
-{
-    int found = 0;
-    for (int i = 0; i < n && i < HX_PASS_SOON; i++) {
-        const struct hx_weight *w = hx_pass_weight(p, role[i]);
-        if (w)
-            out[found++] = w;
-    }
-    return found;
-}
-
 int hx_pass_linear(struct hx_pass *p, enum hx_role role, enum hx_act x, enum hx_act y, int n)
 {
     struct hx_tensor tx = hx_pass_act(p, x, n), ty = hx_pass_act(p, y, n);
@@ -70,16 +58,10 @@ bool hx_pass_whole_sites(const struct hx_pass *p)
     return p->f->k->hc_site != NULL;
 }
 
-const struct hx_site hx_site_attn = {
-    HX_T_HC_ATTN_FN,    HX_T_HC_ATTN_BASE,
-    HX_T_HC_ATTN_SCALE, {HX_T_ATTN_WKV, HX_T_ATTN_WQ_A, HX_T_ATTN_WQ_B, HX_T_ATTN_SINK},
-    "attn.pre",         "attn.post",
-    "attn.comb"};
-const struct hx_site hx_site_ffn = {
-    HX_T_HC_FFN_FN,    HX_T_HC_FFN_BASE,
-    HX_T_HC_FFN_SCALE, {HX_T_GATE, HX_T_SHARED_W1, HX_T_SHARED_W3, HX_T_SHARED_W2},
-    "ffn.pre",         "ffn.post",
-    "ffn.comb"};
+const struct hx_site hx_site_attn = {HX_T_HC_ATTN_FN, HX_T_HC_ATTN_BASE, HX_T_HC_ATTN_SCALE,
+                                     "attn.pre",      "attn.post",       "attn.comb"};
+const struct hx_site hx_site_ffn = {HX_T_HC_FFN_FN, HX_T_HC_FFN_BASE, HX_T_HC_FFN_SCALE,
+                                    "ffn.pre",      "ffn.post",       "ffn.comb"};
 
 /* Tensors of a site's coefficients. */
 struct mix {
@@ -113,12 +95,8 @@ int hx_pass_site(struct hx_pass *p, const struct hx_site *s, enum hx_role norm, 
         HX_RUN(p, hc_collapse, &streams, &pre, &x);
         return hx_pass_norm(p, w, HX_ACT_X, n);
     }
-    const struct hx_weight *soon[HX_PASS_SOON];
-    int n_soon = hx_pass_soon(p, s->soon, HX_PASS_SOON, soon);
     HX_RUN(p, hc_site,
            &(struct hx_site_args){.mix = mix_args(p, s, n, &m),
-                                  .soon = soon,
-                                  .n_soon = n_soon,
                                   .y = p->grown ? &y : NULL,
                                   .streams = &streams,
                                   .pre = &pre,

@@ -128,12 +128,9 @@ struct hx_pass {
             return step_r;                                                                         \
     } while (0)
 
-/* A hyper-connection site of a layer: its weights, the names of its coefficients, the products
- * behind it. */
-#define HX_PASS_SOON 4
+/* A hyper-connection site of a layer: its weights, the names of its coefficients. */
 struct hx_site {
     enum hx_role fn, base, scale;
-    enum hx_role soon[HX_PASS_SOON];
     const char *pre, *post, *comb; /* tap names */
 };
 extern const struct hx_site hx_site_attn, hx_site_ffn;
@@ -144,9 +141,6 @@ struct hx_tensor hx_pass_act(const struct hx_pass *p, enum hx_act which, int n);
 int hx_pass_tap(const struct hx_pass *p, const char *name, const struct hx_tensor *t);
 int hx_pass_tap_act(const struct hx_pass *p, const char *name, enum hx_act which, int n);
 const struct hx_weight *hx_pass_weight(const struct hx_pass *p, enum hx_role role);
-/* Those of n roles that the layer has, for a hint; returns how many. */
-int hx_pass_soon(const struct hx_pass *p, const enum hx_role *role, int n,
-                 const struct hx_weight *out[HX_PASS_SOON]);
 /* y = W x with the activation grid of the mode. */
 int hx_pass_linear(struct hx_pass *p, enum hx_role role, enum hx_act x, enum hx_act y, int n);
 int hx_pass_norm(struct hx_pass *p, const struct hx_weight *w, enum hx_act x, int n);

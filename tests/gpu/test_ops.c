@@ -81,7 +81,7 @@ static void run_site(enum side s, const struct site *c, int first, int n)
                      norm = dense(s, HX_DTYPE_BF16, c->norm, 1, c->d);
     struct hx_hc_args mix = {&streams, &fn, &base, &scale, 20, 1e-6f, 1e-6f, &next, &post, &comb};
     if (side[s].be->kernels->hc_site) {
-        RUN(s, hc_site, &(struct hx_site_args){mix, &y, &streams, &pre, &norm, 1e-6f, &x, NULL, 0});
+        RUN(s, hc_site, &(struct hx_site_args){mix, &y, &streams, &pre, &norm, 1e-6f, &x});
         return;
     }
     RUN(s, hc_expand, &y, &post, &comb, &streams);

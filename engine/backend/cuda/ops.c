@@ -122,28 +122,6 @@ static int hc_expand(struct hx_device *dev, const struct hx_tensor *y, const str
                   "hc_expand");
 }
 
-/* Codes of weights of a few MB, together no more than a good part of the second-level cache. Not
- * where rows are many: then products are no matter of latency. */
-#define SOON_BYTES ((int64_t)20 << 20)
-#define SOON_ROWS  8
-
-static struct hx_cuda_soon soon_of(const struct hx_weight *const *w, int n, int64_t n_row)
-{
-    struct hx_cuda_soon s = {0};
-    int64_t left = n_row <= SOON_ROWS ? SOON_BYTES : 0;
-    for (int i = 0; i < n && s.n < HX_CUDA_SOON; i++) {
-        int64_t bytes = w[i]->n_out * w[i]->n_in;
-        if (w[i]->format == HX_FORMAT_DENSE)
-            bytes *= w[i]->part[HX_PART_DATA].dtype == HX_DTYPE_F32 ? 4 : 2;
-        if (w[i]->format == HX_FORMAT_EXL3 || bytes > left)
-            continue;
-        left -= bytes;
-        s.of[s.n] = w[i]->part[HX_PART_DATA].data;
-        s.bytes[s.n++] = (uint32_t)bytes;
-    }
-    return s;
-}
-
 /* Rows of a site at a time. */
 #define SITE_TILE 1024
 
@@ -185,8 +163,7 @@ static int hc_site(struct hx_device *dev, const struct hx_site_args *a, struct h
                                  .hc_eps = a->mix.hc_eps,
                                  .x = (uint16_t *)a->x->data + t * d,
                                  .room = room,
-                                 .barrier = dev->counters,
-                                 .soon = soon_of(a->soon, a->n_soon, n)};
+                                 .barrier = dev->counters};
         r = LAUNCH(hx_cu_site(dev->stream, &c, dev->n_sm, &dev->mix), "hc_site");
         if (r == 0 && !later)
             r = hx_cuda_settle(dev, err);
@@ -697,8 +674,7 @@ static int attend(struct hx_device *dev, const struct hx_attend_args *a, struct 
                                .n_freq = a->freq ? (int)a->freq->ne[0] : 0,
                                .o = a->o->data,
                                .meeting = dev->counters + HX_CUDA_ATTEND_WORDS,
-                               .n_sm = dev->n_sm,
-                               .soon = soon_of(a->soon, a->n_soon, a->q->ne[0])};
+                               .n_sm = dev->n_sm};
     int r = 0;
     c.batch = pack_batch(a->batch);
     if (c.batch.n_row == 0)

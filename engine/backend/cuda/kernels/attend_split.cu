@@ -183,6 +183,7 @@ static __device__ __forceinline__ void split_scores(const struct hx_cuda_attend 
         if (i < KEYS * D / 16)
             piece[j] = load16(m.keys[i / (D / 16)], i % (D / 16) * 16);
     }
+#pragma unroll 1
     for (int f = lane; a.freq && f < a.n_freq; f += 32) { /* a warp a head */
         uint16_t *pair = m.q + warp * KP + D - 2 * a.n_freq + 2 * f;
         float x = bf16_value(pair[0]), y = bf16_value(pair[1]);
@@ -238,6 +239,7 @@ static __device__ __forceinline__ void split_scores(const struct hx_cuda_attend 
     __syncthreads();
     /* Values: a warp 16 channels at a time. */
     const uint16_t *pa = m.p + (lane % 16) * PP + lane / 16 * 8;
+#pragma unroll 1
     for (int c0 = warp * 16; c0 < D; c0 += 16 * WARPS) {
         float c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
         const uint16_t *vb = m.k + (lane % 8 + lane / 8 % 2 * 8) * KP + c0 + lane / 16 * 8;
@@ -274,6 +276,7 @@ join_head(const struct hx_cuda_attend &a, int64_t t, int row, int h, int c0, int
     const float *value = in.value + slot0 * D + i;
     const size_t next = step * D;
     float sink = dense_value(&a.sink, h), max = -1e30f, den = 0, acc = 0;
+#pragma unroll 1
     for (int s = lane; s < n_split; s += 32) {
         there[s] = __ldcg(&in.max[slot0 + s * step]);
         max = fmaxf(max, there[s]);
@@ -281,6 +284,7 @@ join_head(const struct hx_cuda_attend &a, int64_t t, int row, int h, int c0, int
 #pragma unroll
     for (int o = 16; o > 0; o /= 2)
         max = fmaxf(max, __shfl_xor_sync(0xFFFFFFFFu, max, o));
+#pragma unroll 1
     for (int s = lane; s < n_split + JOINED; s += 32) {
         float sum = 0, w = 0;
         if (s < n_split) {
@@ -296,6 +300,7 @@ join_head(const struct hx_cuda_attend &a, int64_t t, int row, int h, int c0, int
         den += __shfl_xor_sync(0xFFFFFFFFu, den, o);
     den = den + expf(sink - max);
     __syncwarp();
+#pragma unroll 1
     for (int s0 = 0; s0 < n_split; s0 += JOINED) {
         float v[JOINED];
 #pragma unroll
@@ -355,6 +360,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         m.keys[threadIdx.x] =
             find_key(a, t, seq, first, (int)(last - first + 1), base + threadIdx.x);
     } else {
+#pragma unroll 1
         for (int f = THREADS - 1 - threadIdx.x; a.freq && f < a.n_freq; f += THREADS - 32)
             m.turn[f] = turn_by((float)b.pos[t] * a.freq[f]);
     }
@@ -373,15 +379,15 @@ static __global__ void __launch_bounds__(THREADS, 2)
             out.max[slot + threadIdx.x] = -INFINITY;
             out.sum[slot + threadIdx.x] = 0;
         }
+#pragma unroll 1
         for (int i = threadIdx.x; i < n_head * D / 4; i += THREADS)
             *((float4 *)(out.value + slot * D) + i) = make_float4(0, 0, 0, 0);
     }
     if (!MEET)
         return;
     int n_split = gridDim.x, per_head = D / 32;
-    fetch_soon(a.soon, (blockIdx.y * n_split + split) * THREADS + threadIdx.x,
-               n_t * n_split * THREADS);
     grid_barrier(a.meeting + blockIdx.y * gridDim.z + blockIdx.z, n_split, split == 0);
+#pragma unroll 1
     for (int i = warp * n_split + split; i < n_head * per_head; i += WARPS * n_split)
         join_head<D>(a, t, blockIdx.y, h0 + i / per_head, i % per_head * 32, n_t, n_split, out,
                      m.weight[warp], m.turn);

@@ -28,9 +28,10 @@ struct vectors {
 struct layer {
     struct hx_cuda_exl3 a;
     int n_pair;
+    bool sums_there; /* `products` adds the experts up, too */
     int32_t *n_job;
+    int32_t *begins; /* [jobs + 1], behind n_job: read together */
     uint32_t *barrier;
-    int32_t *begins; /* [jobs + 1] where experts are of unequal widths */
     struct exl3_job *job;
     struct vectors *vec;        /* [pairs] */
     struct row_scale *scale[2]; /* [2][pairs] of gate and up, [pairs] of down */
@@ -154,7 +155,6 @@ static __device__ void group(const struct layer &p, int32_t *shared)
         to->data[1] = (const uint8_t *)p.a.w3[e].data;
         to->data[2] = (const uint8_t *)p.a.w2[e].data;
         to->n = n;
-        to->ff = (int)(p.a.unequal ? p.a.w1[e].n_out : p.a.ff);
     };
     auto add = [&](int job, int i, int pair) { p.job[job].pair[i] = pair; };
     group_rows<EXL3_ROWS>(p.a, p.n_pair, 64, shared, shared + p.a.n_expert, p.n_job, p.begins,
@@ -254,22 +254,40 @@ static __device__ __forceinline__ void middle(const struct layer &p, int pair, f
     quantise_row(v, (int)u.ff, most, p.codes[1] + (int64_t)pair * 2 * ff, ff, &p.scale[1][pair]);
 }
 
-/* A block 128 outputs of a token, a warp an expert: added in listed order, the shared one last. */
+/* Places are 128 outputs of a token; a block takes as many as it has warps for their experts. The
+ * sums and scales may be of this launch. v: shared, 128 of each warp or expert. Added in listed
+ * order, the shared expert last. */
+static __device__ __forceinline__ void add_up(const struct layer &p, float *v)
+{
+    const int used = p.a.used, n_warp = blockDim.x / 32, per = max(n_warp / used, 1);
+    const int wide = (int)(p.a.d / 128), n = p.n_pair / used * wide;
+    for (int at = blockIdx.x * per; at < n; at += gridDim.x * per) {
+        const int here = min(per, n - at);
+        for (int w = threadIdx.x / 32; w < here * used; w += n_warp) {
+            int place = at + w / used, pair = place / wide * used + w % used;
+            uint2 scale = __ldcg((const uint2 *)&p.scale[1][pair]);
+            float4 o = outputs(fetch(p.sum[1] + pair * p.a.d, p.vec[pair].svh2, place % wide),
+                               {__uint_as_float(scale.x), (int32_t)scale.y});
+            *(float4 *)(v + 128 * w + threadIdx.x % 32 * 4) =
+                make_float4(rounded(o.x), rounded(o.y), rounded(o.z), rounded(o.w));
+        }
+        __syncthreads();
+        for (int i = threadIdx.x; i < here * 128; i += blockDim.x) {
+            const float *of = v + i / 128 * used * 128 + i % 128;
+            float sum = 0;
+            for (int e = 0; e < used; e++)
+                sum = sum + of[128 * e];
+            int64_t to = (int64_t)at * 128 + i; /* places of a token lie behind one another */
+            p.a.y[to] = to_bf16(sum + (p.a.shared ? rounded(p.a.shared[to]) : 0));
+        }
+        __syncthreads();
+    }
+}
+
 static __global__ void __launch_bounds__(1024) finish(struct layer p)
 {
-    extern __shared__ __align__(16) float v[]; /* [used][128] */
-    int token = blockIdx.y, b = blockIdx.x, k = threadIdx.x / 32, pair = token * p.a.used + k;
-    int64_t d = p.a.d, at = token * d + 128 * b;
-    float4 o = outputs(fetch(p.sum[1] + pair * d, p.vec[pair].svh2, b), p.scale[1][pair]);
-    *(float4 *)(v + 128 * k + threadIdx.x % 32 * 4) =
-        make_float4(rounded(o.x), rounded(o.y), rounded(o.z), rounded(o.w));
-    __syncthreads();
-    for (int i = threadIdx.x; i < 128; i += blockDim.x) {
-        float sum = 0;
-        for (int e = 0; e < p.a.used; e++)
-            sum = sum + v[128 * e + i];
-        p.a.y[at + i] = to_bf16(sum + (p.a.shared ? rounded(p.a.shared[at + i]) : 0));
-    }
+    extern __shared__ __align__(16) float v[];
+    add_up(p, v);
 }
 
 static __device__ __forceinline__ void prefetch(const void *p)
@@ -278,18 +296,32 @@ static __device__ __forceinline__ void prefetch(const void *p)
 }
 
 /* Gate and up, activation, down: blocks meet before and behind the activation, while the first
- * weights of down are on their way. N_UP, N_DOWN as N_TILES of exl3_product. */
+ * weights of down are on their way; then, where places are few, the sum. N_UP, N_DOWN as N_TILES
+ * of exl3_product. */
 template <int BITS, int DOWN_BITS, int N_UP, int N_DOWN, bool UNEQUAL>
 static __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
     products(const __grid_constant__ struct layer p, const __grid_constant__ struct exl3_inner up,
              const __grid_constant__ struct exl3_inner down)
 {
     extern __shared__ __align__(16) float v[];
+    /* Where each warp begins in down, found while nothing is there to be waited for. */
+    __shared__ struct {
+        struct exl3_share share;
+        struct exl3_job job;
+    } next[EXL3_WARPS];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_job = *p.n_job;
+    const exl3_share first = share_of<UNEQUAL>(up, n_job), second = share_of<UNEQUAL>(down, n_job);
+    copy_cached(shared_address(&next[warp].job) + lane * 16,
+                (const uint8_t *)&p.job[second.at.job] + lane * 16,
+                second.n > 0 && lane < (int)sizeof(struct exl3_job) / 16);
+    if (lane == 0)
+        next[warp].share = second;
     /* A warp's rings of both products lie at the same place. */
     constexpr int most = BITS > DOWN_BITS ? BITS : DOWN_BITS;
-    uint32_t ring = shared_address(v) + (uint32_t)p.a.ff * 4 +
-                    threadIdx.x / 32 * EXL3_RING * exl3_stage<most>::words * 4;
-    exl3_product<BITS, N_UP, UNEQUAL, false>(up, ring, []() {});
+    uint32_t ring =
+        shared_address(v) + (uint32_t)p.a.ff * 4 + warp * EXL3_RING * exl3_stage<most>::words * 4;
+    exl3_product<BITS, N_UP, UNEQUAL, false>(up, first, &p.job[first.at.job], ring, []() {});
+    copies_done();
     auto before = [&]() {
         if ((int)blockIdx.x < p.n_pair) { /* vectors of the activation, while others still work */
             struct vectors u = p.vec[blockIdx.x];
@@ -306,7 +338,13 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
         }
         grid_barrier(p.barrier, gridDim.x, blockIdx.x == 0);
     };
-    exl3_product<DOWN_BITS, N_DOWN, UNEQUAL, true>(down, ring, before);
+    exl3_product<DOWN_BITS, N_DOWN, UNEQUAL, true>(down, next[warp].share, &next[warp].job, ring,
+                                                   before);
+    if (!p.sums_there)
+        return;
+    copies_done();
+    grid_barrier(p.barrier, gridDim.x, blockIdx.x == 0);
+    add_up(p, v);
 }
 
 template <int BITS, int DOWN_BITS, int N_UP, int N_DOWN, bool UNEQUAL>
@@ -362,10 +400,9 @@ static size_t carve(uint8_t *room, size_t *used, size_t n, uint8_t **out)
 static size_t lay_out(struct layer *p, uint8_t *room)
 {
     size_t n = (size_t)p->n_pair, d = (size_t)p->a.d, ff = (size_t)p->a.ff, used = 0;
-    uint8_t *at[11];
-    carve(room, &used, 4, &at[0]);
-    carve(room, &used, (n + 1) * 4, &at[9]);
-    carve(room, &used, 4, &at[10]);
+    uint8_t *at[10];
+    carve(room, &used, (n + 2) * 4, &at[0]);
+    carve(room, &used, 4, &at[9]);
     carve(room, &used, n * sizeof(struct vectors), &at[1]);
     carve(room, &used, n * sizeof(struct exl3_job), &at[2]);
     carve(room, &used, 2 * n * sizeof(struct row_scale), &at[3]);
@@ -375,8 +412,8 @@ static size_t lay_out(struct layer *p, uint8_t *room)
     carve(room, &used, 2 * n * ff * 8, &at[7]);
     carve(room, &used, n * d * 8, &at[8]);
     p->n_job = (int32_t *)at[0];
-    p->begins = (int32_t *)at[9];
-    p->barrier = (uint32_t *)at[10];
+    p->begins = p->n_job + 1;
+    p->barrier = (uint32_t *)at[9];
     p->vec = (struct vectors *)at[1];
     p->job = (struct exl3_job *)at[2];
     p->scale[0] = (struct row_scale *)at[3];
@@ -410,14 +447,18 @@ cudaError_t hx_cu_exl3(cudaStream_t s, const struct hx_cuda_exl3 *a, int n_sm)
     if (p.n_pair > 65534 || a->used > 32)
         return cudaErrorInvalidValue;
     lay_out(&p, (uint8_t *)a->room);
-    const int32_t *begins = a->unequal ? p.begins : NULL;
-    struct exl3_inner up = {0,        2,        p.job,     p.n_job,    p.codes[0],
-                            p.sum[0], p.n_pair, (int)a->d, (int)a->ff, begins};
-    struct exl3_inner down = {2,        1,        p.job,      p.n_job,   p.codes[1],
-                              p.sum[1], p.n_pair, (int)a->ff, (int)a->d, begins};
+    struct exl3_inner up = {0,        2,         p.job,      p.codes[0], p.sum[0],
+                            p.n_pair, (int)a->d, (int)a->ff, p.begins};
+    struct exl3_inner down = {2,        1,          p.job,     p.codes[1], p.sum[1],
+                              p.n_pair, (int)a->ff, (int)a->d, p.begins};
     size_t row = (size_t)a->d * 4, groups = (size_t)a->n_expert * 8;
     size_t room = row > groups ? row : groups;
+    const unsigned places = (unsigned)(a->n_tok * (a->d / 128));
+    /* A launch less where few rounds of the same blocks do it. */
+    p.sums_there = a->used <= EXL3_WARPS && places <= 4u * (unsigned)n_sm;
     begin<<<dim3(3, p.n_pair + 1), n_warp(a->d / 256) * 32, room, s>>>(p);
+    if (p.sums_there && a->shared_there)
+        cudaStreamWaitEvent(s, a->shared_there, 0);
     if (a->bits == 3 && a->down_bits == 3)
         start<3, 3>(s, p, up, down, n_sm);
     else if (a->bits == 3)
@@ -426,8 +467,9 @@ cudaError_t hx_cu_exl3(cudaStream_t s, const struct hx_cuda_exl3 *a, int n_sm)
         start<2, 3>(s, p, up, down, n_sm);
     else
         start<2, 2>(s, p, up, down, n_sm);
-    if (a->shared_there)
+    if (!p.sums_there && a->shared_there)
         cudaStreamWaitEvent(s, a->shared_there, 0);
-    finish<<<dim3((unsigned)(a->d / 128), a->n_tok), a->used * 32, (size_t)a->used * 512, s>>>(p);
+    if (!p.sums_there)
+        finish<<<places, a->used * 32, (size_t)a->used * 512, s>>>(p);
     return cudaGetLastError();
 }

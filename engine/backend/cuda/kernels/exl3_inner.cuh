@@ -28,20 +28,16 @@
 struct alignas(16) exl3_job {
     const uint8_t *data[3]; /* gate, up, down */
     int32_t pair[EXL3_ROWS];
-    int32_t n, ff; /* rows, the expert's width */
+    int32_t n; /* rows */
 };
 
 struct exl3_inner {
     int first, n_matrix; /* data[first .. first + n_matrix - 1] */
     const struct exl3_job *job;
-    const int32_t *n_job;    /* device */
     const uint8_t *codes;    /* [matrix][pair][2][n_in]: i and j, in the order of quantise_row */
     unsigned long long *sum; /* [matrix][pair][n_out], 254 sum(i s) + sum(j s) is added */
     int n_pair, n_in, n_out; /* widths: the largest */
-    /* Experts of unequal widths, else NULL: groups of 64 of their widths before each job, and of
-     * all.
-     */
-    const int32_t *begins;
+    const int32_t *begins;   /* [jobs + 1] groups of 64 of the experts' widths before each job */
 };
 
 static __device__ __forceinline__ uint32_t shared_address(const void *p)
@@ -64,6 +60,13 @@ static __device__ __forceinline__ void copy_cached(uint32_t to, const void *from
                  " @p cp.async.ca.shared.global [%0], [%1], 16; }" ::"r"(to),
                  "l"(from), "r"((int)on)
                  : "memory");
+}
+
+/* All copies of this warp are there, and what it copied may be overwritten. */
+static __device__ __forceinline__ void copies_done()
+{
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    __syncwarp();
 }
 
 static __device__ __forceinline__ uint32_t load_word(uint32_t a)
@@ -167,6 +170,12 @@ struct exl3_place {
     int n_k, n_column;          /* of the job */
 };
 
+/* A warp's stages of a product: n from `at` on. */
+struct exl3_share {
+    int n;
+    struct exl3_place at;
+};
+
 /* Widths of q's job. */
 template <bool UNEQUAL>
 static __device__ __forceinline__ void measure(const exl3_inner &p, exl3_place *q)
@@ -174,7 +183,7 @@ static __device__ __forceinline__ void measure(const exl3_inner &p, exl3_place *
     q->n_k = p.n_in / 64;
     q->n_column = p.n_out / 64;
     if (UNEQUAL)
-        (p.first == 2 ? q->n_k : q->n_column) = p.job[q->job].ff / 64;
+        (p.first == 2 ? q->n_k : q->n_column) = p.begins[q->job + 1] - p.begins[q->job];
 }
 
 /* Stage `at` of all. */
@@ -198,6 +207,23 @@ static __device__ __forceinline__ exl3_place place_of(const exl3_inner &p, int n
     return q;
 }
 
+/* Every warp takes an equal share of all stages. */
+template <bool UNEQUAL>
+static __device__ __forceinline__ exl3_share share_of(const exl3_inner &p, int n_job)
+{
+    const int per_group = p.first == 2 ? p.n_out / 64 : p.n_in / 64 * p.n_matrix;
+    const uint32_t all = (uint32_t)(UNEQUAL ? p.begins[n_job] * per_group
+                                            : n_job * p.n_matrix * (p.n_out / 64) * (p.n_in / 64));
+    const uint32_t me = blockIdx.x * EXL3_WARPS + threadIdx.x / 32, n_warp = gridDim.x * EXL3_WARPS;
+    const uint32_t each = all / n_warp, rest = all % n_warp;
+    const int from = (int)(me * each + me * rest / n_warp);
+    const int to = (int)((me + 1) * each + (me + 1) * rest / n_warp);
+    exl3_share s = {to - from, {}};
+    if (s.n > 0)
+        s.at = place_of<UNEQUAL>(p, n_job, from);
+    return s;
+}
+
 /* Moves to the next group of outputs, not behind the last one; true if the matrix is another one.
  */
 template <bool UNEQUAL>
@@ -216,29 +242,21 @@ static __device__ __forceinline__ bool next_column(const exl3_inner &p, exl3_pla
     return true;
 }
 
-/* One of the launch's two products. N_TILES: tiles of 16 outputs of a matrix, 0: as p says. Every
- * warp takes an equal share of all stages; ring: of this warp, EXL3_RING stages. LATE: the inputs
- * do not exist yet; the first weights are requested, then `before` is called, by all threads, and
- * makes them. */
+/* One of the launch's two products, of which this warp has `share`; first: the job that it begins
+ * with. N_TILES: tiles of 16 outputs of a matrix, 0: as p says. ring: of this warp, EXL3_RING
+ * stages. LATE: the inputs do not exist yet; the first weights are requested, then `before` is
+ * called, by all threads, and makes them. */
 template <int BITS, int N_TILES, bool UNEQUAL, bool LATE, class BEFORE>
-static __device__ __forceinline__ void exl3_product(const exl3_inner &p, uint32_t base,
+static __device__ __forceinline__ void exl3_product(const exl3_inner &p, const exl3_share &share,
+                                                    const struct exl3_job *first, uint32_t base,
                                                     BEFORE before)
 {
     using stage = exl3_stage<BITS>;
     constexpr int chunks = EXL3_TILES * stage::tile_words / 4; /* of 16 bytes in a slice: 16, 24 */
     constexpr int slices = chunks == 16 ? 2 : 1;               /* of one copy instruction */
     constexpr uint32_t stage_bytes = stage::words * 4;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const int n_job = *p.n_job;
-    const uint32_t all =
-        (uint32_t)(UNEQUAL
-                       ? p.begins[n_job] * (p.first == 2 ? p.n_out / 64 : p.n_in / 64 * p.n_matrix)
-                       : n_job * p.n_matrix * (p.n_out / 64) * (p.n_in / 64));
-    const uint32_t me = blockIdx.x * EXL3_WARPS + warp, n_warp = gridDim.x * EXL3_WARPS;
-    const uint32_t each = all / n_warp, rest = all % n_warp;
-    const int from = (int)(me * each + me * rest / n_warp);
-    const int to = (int)((me + 1) * each + (me + 1) * rest / n_warp);
-    if (from == to) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    if (share.n == 0) {
         if (LATE)
             before();
         return;
@@ -253,13 +271,15 @@ static __device__ __forceinline__ void exl3_product(const exl3_inner &p, uint32_
         (t * stage::slice_words + (BITS * g + stage::tile_words - 1) % stage::tile_words) * 4;
 
     /* Ahead of the products: */
-    exl3_place f = place_of<UNEQUAL>(p, n_job, from), c = f;
+    exl3_place f = share.at, c = f;
+    const int first_job = f.job;
+    auto job_of = [&](int job) { return job == first_job ? first : &p.job[job]; };
     int64_t row_bytes = 0; /* of a K slice of the matrix that is copied */
     const uint8_t *weights, *input;
     bool has_input;
-    int left = to - from;
+    int left = share.n;
     auto enter = [&]() {
-        const struct exl3_job *job = &p.job[f.job];
+        const struct exl3_job *job = job_of(f.job);
         row_bytes = (int64_t)(N_TILES ? N_TILES : f.n_column * EXL3_TILES) * stage::tile_words * 4;
         has_input = g / 2 < job->n;
         int pair = has_input ? job->pair[g / 2] : 0;
@@ -307,12 +327,15 @@ static __device__ __forceinline__ void exl3_product(const exl3_inner &p, uint32_
     }
 
     int pair = -1; /* of row t */
-    auto rows = [&]() { pair = t < p.job[c.job].n ? p.job[c.job].pair[t] : -1; };
+    auto rows = [&]() {
+        const struct exl3_job *job = job_of(c.job);
+        pair = t < job->n ? job->pair[t] : -1;
+    };
     rows();
     int32_t sum[EXL3_TILES][4] = {};
     uint32_t use = base, fill = base + (EXL3_RING - 1) * stage_bytes;
 #pragma unroll 1
-    for (int n = to - from; n > 0; n--) {
+    for (int n = share.n; n > 0; n--) {
         asm volatile("cp.async.wait_group %0;" ::"n"(EXL3_RING - 2) : "memory");
         __syncwarp();
         request(fill, true);
@@ -367,8 +390,6 @@ static __device__ __forceinline__ void exl3_product(const exl3_inner &p, uint32_
         if (next_column<UNEQUAL>(p, &c))
             rows();
     }
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-    __syncwarp(); /* the ring may be used anew */
 }
 
 #endif

@@ -90,21 +90,28 @@ static __global__ void __launch_bounds__((NT == 1 ? WARPS : WARPS / 2) * 32)
 }
 
 /* Queries and window rows: the products, then a block a row of either. Blocks are all there
- * together. */
+ * together; those of window rows have no part in the products and find meanwhile where they go. */
 template <bool TAIL>
 static __global__ void __launch_bounds__(WARPS * 32)
     latents_kernel(const __grid_constant__ gemv g, const __grid_constant__ struct hx_cuda_latents a,
                    uint32_t *barrier)
 {
-    rows_of<1, true> rows = {g, 0};
-    gemv_stream<GEMV_FP8, 1, 2, TAIL>(rows, g.shape, 1);
+    int n = a.batch.n_row, n_product = (int)gridDim.x - n, mine = (int)blockIdx.x - n_product;
+    struct window_place *place = (struct window_place *)gemv_memory_of();
+    if (mine >= 0) {
+        find_window_place(a, mine, place);
+    } else {
+        rows_of<1, true> rows = {g, 0};
+        gemv_stream<GEMV_FP8, 1, 2, TAIL>(rows, g.shape, 1);
+    }
     grid_barrier(barrier, gridDim.x, blockIdx.x == 0);
-    int n = a.batch.n_row;
-    for (int i = blockIdx.x; i < 2 * n; i += gridDim.x) {
-        if (i < n)
-            window_row(a, i, (uint16_t *)gemv_memory_of());
-        else
-            query_row(a, i - n);
+    if (mine >= 0) {
+        window_row(a, mine, place, (uint16_t *)(gemv_memory_of() + window_place_room(&a)));
+        return;
+    }
+#pragma unroll 1
+    for (int i = blockIdx.x; i < n; i += n_product) {
+        query_row(a, i);
         __syncthreads();
     }
 }
@@ -138,6 +145,7 @@ struct gated_rows {
     __device__ void finish(const cursor &, const struct gemv_shape &s, int place, int,
                            const float *sums) const
     {
+#pragma unroll 1
         for (int i = threadIdx.y * 32 + threadIdx.x; i < 128; i += 32 * blockDim.y) {
             int o = i % 16, r = i / 16;
             if (r < g.n_row)
@@ -210,11 +218,12 @@ static bool shape_up(gemv *g, bool fp8)
     return tail;
 }
 
-/* Blocks for n places, which they share equally. */
-static int share_out(gemv *g, int n, int n_sm)
+/* Blocks for n places, which they share equally; so many that `others` more are there together with
+ * them. */
+static int share_out(gemv *g, int n, int n_sm, int others)
 {
     int per_sm = (g->n_row > 8 ? WARPS / 2 : WARPS) / g->shape.n_split;
-    int blocks = n_sm * per_sm < n ? n_sm * per_sm : n;
+    int most = n_sm * per_sm > others ? n_sm * per_sm - others : 1, blocks = most < n ? most : n;
     g->shape.places = n / blocks;
     g->shape.places_rest = n % blocks;
     return blocks;
@@ -223,7 +232,7 @@ static int share_out(gemv *g, int n, int n_sm)
 template <int FORMAT> static void launch(cudaStream_t s, gemv g, int n_sm)
 {
     bool tail = shape_up(&g, FORMAT == GEMV_FP8), wide = g.shape.stages >= 8;
-    int blocks = share_out(&g, g.n_tile, n_sm);
+    int blocks = share_out(&g, g.n_tile, n_sm, 0);
     if (g.n_row > 8 && tail)
         start<FORMAT, 4, 2, true, true>(s, g, blocks);
     else if (g.n_row > 8)
@@ -309,7 +318,7 @@ cudaError_t hx_cu_gemv_gated(cudaStream_t s, const struct hx_cuda_weight w[2], c
     add_part(&g, &w[0], NULL, NULL);
     add_part(&g, &w[1], NULL, NULL);
     bool tail = shape_up(&g, true);
-    int blocks = share_out(&g, g.n_tile / 2, n_sm);
+    int blocks = share_out(&g, g.n_tile / 2, n_sm, 0);
     size_t shared = gemv_shared_bytes<GEMV_FP8, 1, 2>(g.shape.n_split, g.shape.together);
     void (*kernel)(gemv, uint16_t *, float) = tail ? gated_kernel<true> : gated_kernel<false>;
     if (shared > 48 * 1024)
@@ -331,12 +340,13 @@ cudaError_t hx_cu_gemv_latents(cudaStream_t s, const struct hx_cuda_weight w[2],
     add_part(&g, &w[0], a->kv, NULL);
     add_part(&g, &w[1], a->q, NULL);
     bool tail = shape_up(&g, true);
-    int blocks = share_out(&g, g.n_tile, n_sm);
+    int blocks = share_out(&g, g.n_tile, n_sm, g.n_row);
     size_t shared = gemv_shared_bytes<GEMV_FP8, 1, 2>(g.shape.n_split, g.shape.together);
     void (*kernel)(gemv, struct hx_cuda_latents, uint32_t *) =
         tail ? latents_kernel<true> : latents_kernel<false>;
     if (shared > 48 * 1024)
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    kernel<<<(unsigned)blocks, dim3(32, (unsigned)g.shape.n_split), shared, s>>>(g, *a, barrier);
+    kernel<<<(unsigned)(blocks + g.n_row), dim3(32, (unsigned)g.shape.n_split), shared, s>>>(
+        g, *a, barrier);
     return cudaGetLastError();
 }

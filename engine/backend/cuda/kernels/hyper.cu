@@ -159,7 +159,7 @@ cudaError_t hx_cu_stream_mean(cudaStream_t s, const uint16_t *streams, int n_row
 
 #define SITE_WIDTH 32 /* channels of a block */
 #define SITE_ROWS  8  /* rows at a time: a warp each */
-#define SITE_TILES 6  /* of rows in one launch */
+#define SITE_TILES 6  /* of rows in one launch, at most */
 
 struct site {
     struct hx_cuda_site a;
@@ -293,22 +293,23 @@ static __device__ __forceinline__ void site_weights(const struct site &p, int sl
     }
 }
 
-/* Few rows: everything but the coefficients, with a barrier of the grid in the middle. */
+/* Few rows: everything but the coefficients, with a barrier of the grid in the middle. TILES: of
+ * eight rows, at most. */
+template <int TILES>
 static __global__ void __launch_bounds__(256, 3) site_whole(const __grid_constant__ struct site p)
 {
     int slice = blockIdx.x, lane = threadIdx.x % 32, n = p.a.n_row;
     float fn[3][SITE_STREAM], weight = dense_value(&p.a.norm, slice * SITE_WIDTH + lane);
     site_weights(p, slice, fn);
-    uint16_t x[SITE_TILES];
+    uint16_t x[TILES];
 #pragma unroll
-    for (int r = 0; r < SITE_TILES; r++) {
+    for (int r = 0; r < TILES; r++) {
         if (r * SITE_ROWS < n)
             x[r] = site_slice(p, slice, r * SITE_ROWS, fn);
     }
-    fetch_soon(p.a.soon, slice * blockDim.x + threadIdx.x, gridDim.x * blockDim.x);
     grid_barrier(p.a.barrier, gridDim.x, slice == 0);
 #pragma unroll
-    for (int r = 0; r < SITE_TILES; r++) {
+    for (int r = 0; r < TILES; r++) {
         if (r * SITE_ROWS < n)
             site_norm(p, slice, r * SITE_ROWS, x[r], weight);
     }
@@ -362,7 +363,10 @@ cudaError_t hx_cu_site(cudaStream_t s, const struct hx_cuda_site *a, int n_sm,
             a->scale, a->rms_eps, a->hc_eps, a->pre_next, a->post, a->comb};
     /* Three blocks a multiprocessor are there together: the barrier needs them all. */
     if (a->n_row <= SITE_TILES * SITE_ROWS && p.n_slice <= 3 * n_sm) {
-        site_whole<<<(unsigned)p.n_slice, 256, 0, s>>>(p);
+        if (a->n_row <= SITE_ROWS)
+            site_whole<1><<<(unsigned)p.n_slice, 256, 0, s>>>(p);
+        else
+            site_whole<SITE_TILES><<<(unsigned)p.n_slice, 256, 0, s>>>(p);
         return cudaGetLastError();
     }
     dim3 grid((unsigned)p.n_slice, (unsigned)((a->n_row + SITE_ROWS - 1) / SITE_ROWS));

@@ -48,6 +48,7 @@ static __device__ __forceinline__ void norm_row(const struct hx_cuda_weight &w, 
 #pragma unroll
     for (int j = 0; j < HELD; j++)
         sum += (double)v[j] * (double)v[j];
+#pragma unroll 1
     for (int i = HELD * n_thread + id; i < k; i += n_thread) {
         double u = bf16_value(__ldcg(x + i));
         sum += u * u;
@@ -59,34 +60,45 @@ static __device__ __forceinline__ void norm_row(const struct hx_cuda_weight &w, 
         if (i < k)
             to(i, to_bf16(f[j] * (v[j] * scale)));
     }
+#pragma unroll 1
     for (int i = HELD * n_thread + id; i < k; i += n_thread)
         to(i, to_bf16(dense_value(&w, i) * (bf16_value(__ldcg(x + i)) * scale)));
 }
 
-static __device__ __forceinline__ void window_row(const struct hx_cuda_latents &a, int64_t t,
-                                                  uint16_t *v)
+/* What a window row needs besides its values, and what takes long to come: its turns and where it
+ * goes. In shared memory, the block's. */
+struct window_place {
+    uint8_t *ring, *ring_scale; /* NULL: nowhere */
+    float2 turn[];              /* [n_freq] */
+};
+
+static __device__ __forceinline__ void find_window_place(const struct hx_cuda_latents &a, int64_t t,
+                                                         struct window_place *to)
 {
-    __shared__ uint8_t *ring, *ring_scale;
+    int id = latent_thread(), n_thread = (int)(blockDim.x * blockDim.y);
+    if (id == n_thread - 32) { /* of the last warp, which has the fewest turns */
+        bool stores = a.store && a.row[t] >= 0;
+        const struct hx_kv_stream *s =
+            stores ? &a.batch.kv.of[a.batch.seq[t]]->window[a.layer] : NULL;
+        to->ring = s ? (uint8_t *)row_data(s, a.row[t]) : NULL;
+        to->ring_scale = s ? (uint8_t *)row_scale(s, a.row[t]) : NULL;
+    }
+#pragma unroll 1
+    for (int f = id; f < a.n_freq; f += n_thread)
+        to->turn[f] = turn_by((float)a.batch.pos[t] * a.freq[f]);
+}
+
+/* v: shared, [d]. */
+static __device__ __forceinline__ void window_row(const struct hx_cuda_latents &a, int64_t t,
+                                                  const struct window_place *place, uint16_t *v)
+{
     int d = (int)a.kv_norm.n_in, n_thread = (int)(blockDim.x * blockDim.y), id = latent_thread();
     int lane = id % 32, warp = id / 32, n_warp = n_thread / 32;
     uint16_t *x = a.kv + t * d;
-    /* What takes long to come, by the last warps: where the row goes, and its turns. */
-    float2 *turn = (float2 *)(v + d);
-    if (warp == n_warp - 1) {
-        if (lane == 0) {
-            bool stores = a.store && a.row[t] >= 0;
-            const struct hx_kv_stream *s =
-                stores ? &a.batch.kv.of[a.batch.seq[t]]->window[a.layer] : NULL;
-            ring = s ? (uint8_t *)row_data(s, a.row[t]) : NULL;
-            ring_scale = s ? (uint8_t *)row_scale(s, a.row[t]) : NULL;
-        }
-    }
-    if (warp == max(n_warp - 2, 0)) {
-        for (int f = lane; f < a.n_freq; f += 32)
-            turn[f] = turn_by((float)a.batch.pos[t] * a.freq[f]);
-    }
+    const float2 *turn = place->turn;
     norm_row(a.kv_norm, x, a.eps, [&](int i, uint16_t h) { v[i] = h; });
     __syncthreads();
+#pragma unroll 1
     for (int f = id; f < a.n_freq; f += n_thread) {
         uint16_t *pair = v + d - 2 * a.n_freq + 2 * f;
         float2 r = rotated(bf16_value(pair[0]), bf16_value(pair[1]), turn[f]);
@@ -94,18 +106,19 @@ static __device__ __forceinline__ void window_row(const struct hx_cuda_latents &
         pair[1] = to_bf16(r.y);
     }
     __syncthreads();
+#pragma unroll 1
     for (int b = warp; b < d / 32; b += n_warp) {
         int i = 32 * b + lane;
         float f = bf16_value(v[i]);
         uint8_t s = fp8_scale(warp_magnitude(f)), c = encode_e4m3(clamp(f * inverse(s), 448.0f));
         x[i] = v[i];
         a.codes[t * d + i] = c;
-        if (ring)
-            ring[i] = c;
+        if (place->ring)
+            place->ring[i] = c;
         if (lane == 0) {
             a.scales[t * (d / 32) + b] = s;
-            if (ring)
-                ring_scale[b] = s;
+            if (place->ring)
+                place->ring_scale[b] = s;
         }
     }
 }
@@ -116,10 +129,15 @@ static __device__ __forceinline__ void query_row(const struct hx_cuda_latents &a
     norm_row(a.q_norm, x, a.eps, [&](int i, uint16_t h) { x[i] = h; });
 }
 
-/* Bytes of shared memory that window_row takes. */
+/* Bytes of shared memory of a place and of what window_row takes behind it. */
+static inline __host__ __device__ size_t window_place_room(const struct hx_cuda_latents *a)
+{
+    return sizeof(struct window_place) + (size_t)a->n_freq * sizeof(float2);
+}
+
 static inline size_t window_room(const struct hx_cuda_latents *a)
 {
-    return (size_t)a->kv_norm.n_in * 2 + (size_t)a->n_freq * sizeof(float2);
+    return window_place_room(a) + (size_t)a->kv_norm.n_in * 2;
 }
 
 #endif

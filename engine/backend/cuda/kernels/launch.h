@@ -40,15 +40,6 @@ struct hx_cuda_weight {
     const void *bias;
 };
 
-/* Weights that launches behind this one will read: into the second-level cache, while this one
- * waits for what is not memory. */
-#define HX_CUDA_SOON 4
-struct hx_cuda_soon {
-    int n;
-    const uint8_t *of[HX_CUDA_SOON];
-    uint32_t bytes[HX_CUDA_SOON];
-};
-
 /* One of several weights by a row's choice: entry sel[row], or `one` if table is NULL. */
 struct hx_cuda_choice {
     struct hx_cuda_weight one;
@@ -135,7 +126,6 @@ struct hx_cuda_site {
     uint16_t *x;
     void *room;
     uint32_t *barrier;
-    struct hx_cuda_soon soon;
 };
 /* Coefficients of a site that are still to be made, pre, post and comb, from its sums. */
 struct hx_cuda_mix {
@@ -230,7 +220,7 @@ struct hx_cuda_exl3 {
     const float *weight;
     float limit;
     const float *shared;      /* [n_tok][d]: the shared expert's output, or NULL */
-    cudaEvent_t shared_there; /* the last launch waits for it; NULL: it is there */
+    cudaEvent_t shared_there; /* what adds it waits for it; NULL: it is there */
     void *room;               /* hx_cu_exl3_room bytes */
     uint16_t *y;
 };
@@ -316,7 +306,6 @@ struct hx_cuda_attend {
     uint16_t *o;
     uint32_t *meeting; /* attend_split alone: HX_CUDA_COUNTERS words for grid_barrier, or NULL */
     int n_sm;
-    struct hx_cuda_soon soon; /* attend_split alone */
 };
 cudaError_t hx_cu_attend(cudaStream_t s, const struct hx_cuda_attend *a);
 

@@ -265,18 +265,6 @@ static __device__ __forceinline__ bool last_block(uint32_t *count, uint32_t n_bl
     return last;
 }
 
-/* Thread id of n asks for its share of what is soon read. */
-static __device__ __forceinline__ void fetch_soon(const struct hx_cuda_soon &s, uint32_t id,
-                                                  uint32_t n)
-{
-#pragma unroll 1
-    for (int k = 0; k < s.n; k++) {
-#pragma unroll 1
-        for (uint32_t at = id * 128; at < s.bytes[k]; at += n * 128)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(s.of[k] + at));
-    }
-}
-
 /* Cosine and sine of an angle. */
 static __device__ __forceinline__ float2 turn_by(float angle)
 {

@@ -8,7 +8,7 @@
 #define ROWS    8   /* of a block */
 #define WARPS   8   /* of a block */
 #define CHUNK   128 /* inputs of a warp at a time, four a lane */
-#define AHEAD   5   /* chunks of weights requested together */
+#define AHEAD   5   /* chunks requested together */
 #define MOST    512 /* experts */
 
 struct router {
@@ -25,44 +25,55 @@ static __device__ __forceinline__ void widen(uint2 u, double to[4])
     to[2] = __uint_as_float(u.y << 16), to[3] = __uint_as_float(u.y & 0xFFFF0000u);
 }
 
-/* Sums of this warp's chunks for all its experts and N rows; those behind row n are its. Behind the
- * last input all is zero. */
-template <int N>
-static __device__ __forceinline__ void dots(const struct router &p, int e0, int r0, int n,
-                                            double sum[EXPERTS * N])
+/* What a thread reads, on its way together; each thread's own. */
+template <int N> struct inputs {
+    uint2 gate[AHEAD][EXPERTS][32 * WARPS], z[AHEAD][N][32 * WARPS];
+};
+
+/* 8 bytes on their way, or zero. */
+static __device__ __forceinline__ void request(uint2 *to, const uint16_t *from, bool there)
 {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, step = WARPS * CHUNK;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(there ? 8 : 0)
+                 : "memory");
+}
+
+/* Sums of this warp's chunks for all its experts and N rows; those behind row n are its. The loops
+ * over chunks stay loops: this code runs once, and fetching it would be what takes the time. */
+template <int N>
+static __device__ __forceinline__ void dots(const struct router &p, struct inputs<N> &in, int e0,
+                                            int r0, int n, double sum[EXPERTS * N])
+{
+    const int id = threadIdx.x, step = WARPS * CHUNK, first = id / 32 * CHUNK + 4 * (id % 32);
     const uint16_t *z = p.z + (int64_t)r0 * p.d;
-    for (int c0 = warp * CHUNK + 4 * lane; c0 < p.d; c0 += AHEAD * step) {
-        /* Weights come from far: several chunks of them on their way. */
-        uint2 w[AHEAD][EXPERTS];
+    for (int c0 = first; c0 < p.d; c0 += AHEAD * step) {
+#pragma unroll 1
+        for (int k = 0, c = c0; k < AHEAD; k++, c += step) {
+            const bool there = c < p.d;
+            const int at = there ? c : c0;
 #pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
+            for (int e = 0; e < EXPERTS; e++)
+                request(&in.gate[k][e][id],
+                        p.gate + (int64_t)min(e0 + e, p.a.n_expert - 1) * p.d + at, there);
 #pragma unroll
-            for (int e = 0; e < EXPERTS; e++) {
-                int at = min(e0 + e, p.a.n_expert - 1);
-                w[k][e] = make_uint2(0, 0);
-                if (c0 + k * step < p.d)
-                    w[k][e] = __ldg((const uint2 *)(p.gate + (int64_t)at * p.d + c0 + k * step));
-            }
+            for (int r = 0; r < N; r++)
+                request(&in.z[k][r][id], z + (int64_t)min(r, n - 1) * p.d + at, there);
+            asm volatile("cp.async.commit_group;" ::: "memory");
         }
-#pragma unroll
+#pragma unroll 1
         for (int k = 0; k < AHEAD; k++) {
-            uint2 in[N];
-#pragma unroll
-            for (int r = 0; r < N; r++) {
-                in[r] = make_uint2(0, 0);
-                if (c0 + k * step < p.d)
-                    in[r] = *(const uint2 *)(z + (int64_t)min(r, n - 1) * p.d + c0 + k * step);
-            }
+            /* One more group, empty, for each that is waited for. */
+            asm volatile("cp.async.commit_group;\n cp.async.wait_group %0;" ::"n"(AHEAD)
+                         : "memory");
             double a[EXPERTS][4];
 #pragma unroll
             for (int e = 0; e < EXPERTS; e++)
-                widen(w[k][e], a[e]);
+                widen(in.gate[k][e][id], a[e]);
 #pragma unroll
             for (int r = 0; r < N; r++) {
                 double x[4];
-                widen(in[r], x);
+                widen(in.z[k][r][id], x);
 #pragma unroll
                 for (int e = 0; e < EXPERTS; e++) {
 #pragma unroll
@@ -92,6 +103,7 @@ template <int KEYS> static __device__ __forceinline__ void choose(const struct r
     }
     int mine = INT32_MAX; /* lane i keeps the choice of round i */
     bool few = false;
+#pragma unroll 1
     for (int i = 0; i < a.k; i++) {
         uint32_t best = 0, at = 0x7FFFFFFFu;
 #pragma unroll
@@ -114,7 +126,7 @@ template <int KEYS> static __device__ __forceinline__ void choose(const struct r
         report(a.fault, HX_CUDA_NAN_ROUTER);
     /* Ascending: a lane's place is the number of smaller choices. */
     int place = 0;
-#pragma unroll 2
+#pragma unroll 1
     for (int i = 0; i < a.k; i++)
         place += __shfl_sync(0xFFFFFFFFu, mine, i) < mine;
     float *all = ascending[threadIdx.x / 32];
@@ -122,7 +134,7 @@ template <int KEYS> static __device__ __forceinline__ void choose(const struct r
         all[place] = s;
     __syncwarp();
     double sum = 0;
-#pragma unroll 2
+#pragma unroll 1
     for (int i = 0; i < a.k; i++)
         sum += (double)all[i];
     if (lane >= a.k)
@@ -143,6 +155,7 @@ static __global__ void __launch_bounds__(WARPS * 32) router_kernel(const struct 
             mix_row(p.mix, blockIdx.x - p.n_block);
         return;
     }
+    extern __shared__ __align__(16) uint8_t shared[];
     __shared__ double part[WARPS][EXPERTS * N];
     int warp = threadIdx.x / 32, e0 = blockIdx.x * EXPERTS, which;
     int r0 = blockIdx.y * ROWS, n = min(ROWS, p.a.n_row - r0);
@@ -150,11 +163,12 @@ static __global__ void __launch_bounds__(WARPS * 32) router_kernel(const struct 
 #pragma unroll
     for (int i = 0; i < EXPERTS * N; i++)
         sum[i] = 0;
-    dots<N>(p, e0, r0, n, sum);
+    dots<N>(p, *(struct inputs<N> *)shared, e0, r0, n, sum);
     warp_sums<EXPERTS * N>(sum, &which);
     if (which < EXPERTS * N)
         part[warp][which] = sum[0];
     __syncthreads();
+#pragma unroll 1
     for (int i = threadIdx.x; i < EXPERTS * N; i += blockDim.x) {
         int e = i / N, r = i % N;
         if (r >= n || e0 + e >= p.a.n_expert)
@@ -173,6 +187,16 @@ static __global__ void __launch_bounds__(WARPS * 32) router_kernel(const struct 
         choose<12>(p, r0 + warp);
     else
         choose<MOST / 32>(p, r0 + warp);
+}
+
+template <int N> static cudaError_t start(cudaStream_t s, const struct router &p, dim3 grid)
+{
+    const size_t bytes = sizeof(struct inputs<N>);
+    if (bytes > 48 * 1024)
+        cudaFuncSetAttribute(router_kernel<N>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             (int)bytes);
+    router_kernel<N><<<grid, WARPS * 32, bytes, s>>>(p);
+    return cudaGetLastError();
 }
 
 bool hx_cu_router_takes(const struct hx_cuda_weight *gate, int n_expert, int k)
@@ -198,11 +222,9 @@ cudaError_t hx_cu_router(cudaStream_t s, const struct hx_cuda_route *a,
     if (groups > HX_CUDA_COUNTERS)
         return cudaErrorInvalidValue;
     dim3 grid((unsigned)(p.n_block + p.mix.n_row), groups);
-    void (*kernel)(struct router) = a->n_row > 6   ? router_kernel<8>
-                                    : a->n_row > 4 ? router_kernel<6>
-                                    : a->n_row > 2 ? router_kernel<4>
-                                    : a->n_row > 1 ? router_kernel<2>
-                                                   : router_kernel<1>;
-    kernel<<<grid, WARPS * 32, 0, s>>>(p);
-    return cudaGetLastError();
+    return a->n_row > 6   ? start<8>(s, p, grid)
+           : a->n_row > 4 ? start<6>(s, p, grid)
+           : a->n_row > 2 ? start<4>(s, p, grid)
+           : a->n_row > 1 ? start<2>(s, p, grid)
+                          : start<1>(s, p, grid);
 }

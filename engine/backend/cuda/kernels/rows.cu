@@ -151,11 +151,14 @@ cudaError_t hx_cu_quantise(cudaStream_t s, int grid, const uint16_t *x, int64_t 
 /* Blocks (row, 0): queries; (row, 1): window rows. */
 static __global__ void __launch_bounds__(512) latents(const struct hx_cuda_latents a)
 {
-    extern __shared__ __align__(8) uint16_t room[];
-    if (blockIdx.y == 1)
-        window_row(a, blockIdx.x, room);
-    else
+    extern __shared__ __align__(8) uint8_t room[];
+    struct window_place *place = (struct window_place *)room;
+    if (blockIdx.y == 0) {
         query_row(a, blockIdx.x);
+        return;
+    }
+    find_window_place(a, blockIdx.x, place);
+    window_row(a, blockIdx.x, place, (uint16_t *)(room + window_place_room(&a)));
 }
 
 bool hx_cu_latents_takes(const struct hx_cuda_latents *a)

@@ -32,6 +32,7 @@ static __device__ __forceinline__ void site_balance(float c[SITE_STREAM][SITE_ST
         for (int t = 0; t < SITE_STREAM; t++)
             c[j][t] = c[j][t] * r + eps;
     }
+#pragma unroll 1
     for (int i = 0; i < iters; i++) {
 #pragma unroll
         for (int j = 0; j < SITE_STREAM && i > 0; j++) {
