@@ -200,10 +200,10 @@ struct hx_kernels {
     int (*engram_rows)(DEV, const struct hx_tensor *codes, const struct hx_tensor *scales,
                        struct hx_tensor *v, ERR);
     int (*engram_gate)(DEV, const struct hx_engram_args *a, ERR);
-    /* The best token, the lower id among equals. -EDOM: a logit is NaN. */
+    /* The best token, the lower id among equals. -EDOM: a logit is NaN or +inf. */
     int (*markov)(DEV, const struct hx_markov_args *a, ERR);
     /* Column 1 of tokens (I32 [R, 2]): the best token of logits (F32 [R, 1, N]), the lower id among
-     * equals. -EDOM: a logit is NaN. */
+     * equals. -EDOM: a logit is NaN or +inf. */
     int (*best)(DEV, const struct hx_tensor *logits, struct hx_tensor *tokens, ERR);
     /* z[r] = w . (h[r], latent[r]); h BF16 [R, D], latent BF16 [R, rank], z F32 [R, 1]. */
     int (*confidence)(DEV, const struct hx_weight *w, const struct hx_tensor *h,

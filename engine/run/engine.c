@@ -179,9 +179,11 @@ static int open_arrays(struct hx_engine *e, struct hx_error *err)
     e->rows = calloc(n, sizeof(*e->rows));
     e->step = calloc(n, sizeof(*e->step));
     e->logits = calloc(rows * (size_t)e->info.n_vocab, sizeof(*e->logits));
+    e->best = calloc(rows, sizeof(*e->best));
     e->draft = calloc(drafts + 1, sizeof(*e->draft));
     e->draft_z = calloc(drafts + 1, sizeof(*e->draft_z));
-    if (!e->running || !e->item || !e->rows || !e->step || !e->logits || !e->draft || !e->draft_z)
+    if (!e->running || !e->item || !e->rows || !e->step || !e->logits || !e->best || !e->draft ||
+        !e->draft_z)
         return hx_fail(err, -ENOMEM, "out of memory for %zu sequences", n);
     return hx_sampler_new(e->info.n_vocab, &e->sampler, err);
 }
@@ -255,6 +257,7 @@ void hx_engine_close(struct hx_engine *e)
     free(e->rows);
     free(e->step);
     free(e->logits);
+    free(e->best);
     free(e->draft);
     free(e->draft_z);
     pthread_mutex_destroy(&e->mutex);

@@ -92,7 +92,9 @@ struct hx_engine {
     int n_failures; /* sequences that failed in a row */
     bool delivered; /* something for a caller in this step */
     struct hx_sampler *sampler;
-    float *logits;   /* [max_sequences x (1 + drafts)][n_vocab] */
+    float *logits;   /* [max_sequences x (1 + drafts)][n_vocab] of the last step, */
+    int32_t *best;   /* or the best tokens of its rows, */
+    bool by_best;    /* where nobody wanted more */
     int draft_block; /* 0: the model has no drafter */
     int32_t *draft;  /* [max_sequences][draft_block] */
     float *draft_z;  /* their raw confidences */
@@ -120,10 +122,13 @@ int hx_sequence_init(struct hx_sequence *s, struct hx_request *r, int choice, in
 void hx_sequence_done(struct hx_sequence *s);
 /* Tokens to compute before the one whose logits are wanted. */
 int64_t hx_sequence_prefill_left(const struct hx_sequence *s);
-/* Samples the next token and delivers it. *last: it was the last one, because of *reason. Needs
- * room in the stream. */
+/* Whether the next tokens are those of the largest logits, whatever those are. */
+bool hx_sequence_takes_best(const struct hx_sequence *s);
+/* Samples the next token and delivers it; logits NULL: it is `best`. *last: it was the last one,
+ * because of *reason. Needs room in the stream. */
 int hx_sequence_advance(struct hx_sequence *s, struct hx_sampler *sampler, const float *logits,
-                        bool *last, enum hx_end_reason *reason, struct hx_error *err) HX_MUST;
+                        int32_t best, bool *last, enum hx_end_reason *reason,
+                        struct hx_error *err) HX_MUST;
 /* How many tokens the next step may add behind the newest one: by length, stream and forced tokens.
  */
 int64_t hx_sequence_draft_room(struct hx_sequence *s);

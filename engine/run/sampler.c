@@ -212,6 +212,15 @@ static int32_t sample(struct hx_sampler *s, const struct hx_request_params *p, d
     return draw(s, kept, n - 1, 1, u);
 }
 
+bool hx_sampler_takes_best(const struct hx_sampling *in)
+{
+    const struct hx_request_params *p = in->params;
+    bool penalties = (in->seen && p->repetition_penalty != 1) ||
+                     (in->counts && (p->frequency_penalty != 0 || p->presence_penalty != 0));
+    return p->temperature < GREEDY_BELOW && p->n_logprobs < 0 && !penalties && p->n_bias == 0 &&
+           p->n_forbidden == 0 && in->position >= p->min_tokens;
+}
+
 int hx_sampler_pick(struct hx_sampler *s, const float *logits, const struct hx_sampling *in,
                     struct hx_sampled *out, struct hx_error *err)
 {

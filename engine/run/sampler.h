@@ -40,6 +40,10 @@ struct hx_sampled {
 int hx_sampler_pick(struct hx_sampler *s, const float *logits, const struct hx_sampling *in,
                     struct hx_sampled *out, struct hx_error *err) HX_MUST;
 
+/* Whether the token will be that of the largest logit, the lower id among equals, so that nobody
+ * needs the others. */
+bool hx_sampler_takes_best(const struct hx_sampling *in);
+
 /* Uniform in [0, 1) by (seed, choice, position). */
 double hx_sampler_uniform(uint64_t seed, int choice, int64_t position);
 

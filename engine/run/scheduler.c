@@ -381,6 +381,8 @@ static void want_rows(struct hx_engine *e, struct hx_sequence *const *batch, con
     }
 }
 
+/* Best tokens instead of logits where that is all that is asked for: they are a few bytes, logits
+ * half a megabyte a row. */
 static int run_rows(struct hx_engine *e, struct hx_sequence *const *batch, int *n_tok, int n,
                     struct hx_error *err)
 {
@@ -391,6 +393,8 @@ static int run_rows(struct hx_engine *e, struct hx_sequence *const *batch, int *
         if (r < 0)
             return hx_wrap(err, r, "drafts");
     }
+    bool decode = true;
+    e->by_best = true;
     for (int i = 0; i < n; i++) {
         struct hx_sequence *s = batch[i];
         e->step[i] =
@@ -399,8 +403,14 @@ static int run_rows(struct hx_engine *e, struct hx_sequence *const *batch, int *
                                  .n_tok = n_tok[i],
                                  .n_logits = hx_sequence_prefill_left(s) == 0 ? 1 + n_draft[i] : 0,
                                  .n_draft = n_draft[i]};
+        decode = decode && e->step[i].n_logits > 0;
+        e->by_best = e->by_best && (e->step[i].n_logits == 0 || hx_sequence_takes_best(s));
     }
-    return hx_rank_step(e->rank, e->step, n, e->logits, NULL, NULL, err);
+    int r = e->by_best ? hx_rank_step_best(e->rank, e->step, n, e->best, err) : 0;
+    /* Logits without a best one: the sampler finds whose, and tokens before it are delivered. */
+    if (r == -EDOM && decode)
+        e->by_best = false;
+    return e->by_best ? r : hx_rank_step(e->rank, e->step, n, e->logits, NULL, NULL, err);
 }
 
 static void count_token(struct hx_engine *e, struct hx_sequence *s)
@@ -440,15 +450,17 @@ struct outcome {
     struct hx_error error;
 };
 
-/* Tokens from the rows of one sequence, as long as they are the drafted ones; returns how many rows
- * of the step stay. */
+/* Tokens from the rows of one sequence, from row `first` of those with logits on, as long as they
+ * are the drafted ones; returns how many rows of the step stay. */
 static int sample_rows(struct hx_engine *e, struct hx_sequence *s, const struct hx_step_seq *step,
-                       const float *logits, struct outcome *o)
+                       int first, struct outcome *o)
 {
     int keep = step->n_tok - step->n_draft;
     for (int row = 0;; row++) {
         int32_t draft = row < step->n_draft ? s->tokens[s->n_tok] : -1;
-        o->r = hx_sequence_advance(s, e->sampler, logits + (int64_t)row * e->info.n_vocab, &o->last,
+        const float *logits =
+            e->by_best ? NULL : e->logits + (int64_t)(first + row) * e->info.n_vocab;
+        o->r = hx_sequence_advance(s, e->sampler, logits, e->best[first + row], &o->last,
                                    &o->reason, &o->error);
         if (o->r < 0)
             break;
@@ -480,7 +492,7 @@ static void take_results(struct hx_engine *e, struct hx_sequence **batch, int n)
 {
     struct outcome out[HX_MAX_SEQUENCES] = {0};
     int keep[HX_MAX_SEQUENCES];
-    const float *logits = e->logits;
+    int first = 0; /* row with logits */
     bool drafts = false;
     e->n_failures = 0;
     for (int i = 0; i < n; i++) {
@@ -488,9 +500,9 @@ static void take_results(struct hx_engine *e, struct hx_sequence **batch, int n)
         keep[i] = step->n_tok;
         if (step->n_logits == 0)
             continue;
-        keep[i] = sample_rows(e, batch[i], step, logits, &out[i]);
+        keep[i] = sample_rows(e, batch[i], step, first, &out[i]);
         count_drafts(e, step, keep[i] - (step->n_tok - step->n_draft));
-        logits += (int64_t)step->n_logits * e->info.n_vocab;
+        first += step->n_logits;
         drafts = drafts || step->n_draft > 0;
     }
     struct hx_error error = {0};

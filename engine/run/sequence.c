@@ -68,20 +68,33 @@ static bool among(const int32_t *list, size_t n, int32_t token)
     return false;
 }
 
-int hx_sequence_advance(struct hx_sequence *s, struct hx_sampler *sampler, const float *logits,
-                        bool *last, enum hx_end_reason *reason, struct hx_error *err)
+static struct hx_sampling next_sampling(const struct hx_sequence *s)
 {
     const struct hx_request_params *p = &s->req->params;
-    int64_t n_generated = s->n_tok - (int64_t)p->n_prompt;
     bool forcing = s->i_forced >= 0 && s->i_forced < (int64_t)p->n_forced;
-    struct hx_sampling in = {.params = p,
-                             .choice = s->choice,
-                             .position = n_generated,
-                             .counts = s->counts,
-                             .seen = s->seen,
-                             .forced = forcing ? p->forced[s->i_forced] : -1};
-    struct hx_sampled got;
-    int r = hx_sampler_pick(sampler, logits, &in, &got, err);
+    return (struct hx_sampling){.params = p,
+                                .choice = s->choice,
+                                .position = s->n_tok - (int64_t)p->n_prompt,
+                                .counts = s->counts,
+                                .seen = s->seen,
+                                .forced = forcing ? p->forced[s->i_forced] : -1};
+}
+
+bool hx_sequence_takes_best(const struct hx_sequence *s)
+{
+    struct hx_sampling in = next_sampling(s);
+    return hx_sampler_takes_best(&in);
+}
+
+int hx_sequence_advance(struct hx_sequence *s, struct hx_sampler *sampler, const float *logits,
+                        int32_t best, bool *last, enum hx_end_reason *reason, struct hx_error *err)
+{
+    const struct hx_request_params *p = &s->req->params;
+    const struct hx_sampling in = next_sampling(s);
+    const bool forcing = in.forced >= 0;
+    int64_t n_generated = in.position;
+    struct hx_sampled got = {.token = forcing ? in.forced : best};
+    int r = logits ? hx_sampler_pick(sampler, logits, &in, &got, err) : 0;
     if (r < 0)
         return r;
     if (forcing)

@@ -4,12 +4,12 @@
 
 #include <string.h>
 
-/* Largest logit, the lower id among equals; -1 if one is NaN. */
+/* Largest logit, the lower id among equals; -1 if one is NaN or +inf. */
 static int32_t best_token(const float *logits, int64_t n)
 {
     int32_t best = 0;
     for (int64_t i = 0; i < n; i++) {
-        if (isnan(logits[i]))
+        if (!(logits[i] < INFINITY))
             return -1;
         if (logits[i] > logits[best])
             best = (int32_t)i;
@@ -35,7 +35,7 @@ int hx_cpu_markov(struct hx_device *dev, const struct hx_markov_args *a, struct 
             logits[i] = base[i] + logits[i];
         token[1] = best_token(logits, n_vocab);
         if (token[1] < 0)
-            return hx_fail(err, -EDOM, "draft %d: a logit is NaN", a->k + 1);
+            return hx_fail(err, -EDOM, "draft %d: a logit is NaN or infinite", a->k + 1);
     }
     return 0;
 }
@@ -48,7 +48,8 @@ int hx_cpu_best(struct hx_device *dev, const struct hx_tensor *logits, struct hx
     for (int64_t r = 0; r < logits->ne[0]; r++) {
         int32_t best = best_token(hx_f32(logits) + r * n_vocab, n_vocab);
         if (best < 0)
-            return hx_fail(err, -EDOM, "row %lld with logits: one is NaN", (long long)r);
+            return hx_fail(err, -EDOM, "row %lld with logits: one is NaN or infinite",
+                           (long long)r);
         hx_i32(tokens)[2 * r + 1] = best;
     }
     return 0;

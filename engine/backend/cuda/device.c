@@ -207,8 +207,8 @@ static int cuda_sync(struct hx_device *d, struct hx_error *err)
     static const char *const faults[HX_CUDA_FAULT_MAX] = {
         [HX_CUDA_NAN_ROUTER] = "router scores: NaN, or fewer finite ones than experts wanted",
         [HX_CUDA_NAN_INDEX] = "index scores: NaN",
-        [HX_CUDA_NAN_DRAFT] = "draft logits: NaN",
-        [HX_CUDA_NAN_LOGITS] = "logits: NaN",
+        [HX_CUDA_NAN_DRAFT] = "draft logits: NaN or infinite",
+        [HX_CUDA_NAN_LOGITS] = "logits: NaN or infinite",
     };
     int r = hx_cuda_settle(d, err);
     if (r == 0)

@@ -52,12 +52,12 @@ static struct {
     atomic_int poison;      /* a sequence whose new rows hold this token fails its step */
     atomic_int poison_code; /* with this */
     atomic_int nan_token;   /* a sequence whose last token this is gets NaN logits */
-    atomic_int n_steps, n_rows, max_prefill, max_seqs;
-    atomic_int hold;                                 /* steps wait while it is set */
-    atomic_int drafts;                               /* of the next engine */
-    atomic_int draft_fault;                          /* drafting fails with this */
-    atomic_int wanted[HX_ENGRAM_CLASSES], forgotten; /* tokens, sequences */
-    atomic_llong wanted_to;                          /* furthest position ahead */
+    atomic_int n_steps, n_best, n_rows, max_prefill, max_seqs; /* n_best: without logits */
+    atomic_int hold;                                           /* steps wait while it is set */
+    atomic_int drafts;                                         /* of the next engine */
+    atomic_int draft_fault;                                    /* drafting fails with this */
+    atomic_int wanted[HX_ENGRAM_CLASSES], forgotten;           /* tokens, sequences */
+    atomic_llong wanted_to;                                    /* furthest position ahead */
 } script;
 
 static UNUSED void script_reset(void)
@@ -128,10 +128,10 @@ static int32_t next_token(const int32_t *t, int64_t n)
     return 3 + (int32_t)(h % (N_VOCAB - 3)); /* never END by itself */
 }
 
-int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, float *logits,
-                 hx_tap_fn tap, void *tap_user, struct hx_error *err)
+/* Rows with logits of a step: those, or the best token of each. */
+static int scripted_step(const struct hx_step_seq *seqs, int n_seqs, float *logits, int32_t *best,
+                         struct hx_error *err)
 {
-    (void)r, (void)tap, (void)tap_user;
     int n_prefill = 0;
     while (atomic_load(&script.hold))
         usleep(200);
@@ -143,7 +143,14 @@ int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, 
                 return hx_fail(err, script.poison_code, "scripted fault");
         }
     }
+    for (int i = 0; best && i < n_seqs; i++) {
+        for (int k = seqs[i].n_tok - seqs[i].n_logits; k < seqs[i].n_tok; k++) {
+            if (seqs[i].tokens[k] == script.nan_token)
+                return hx_fail(err, -EDOM, "scripted NaN");
+        }
+    }
     script.n_steps++;
+    script.n_best += best != NULL;
     for (int i = 0; i < n_seqs; i++) {
         const struct hx_step_seq *s = &seqs[i];
         CHECK(hx_kv_seq_reserve(s->kv, hx_kv_seq_len(s->kv) + s->n_tok, ERR));
@@ -157,6 +164,10 @@ int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, 
         const int32_t *t = hx_kv_seq_tokens(s->kv);
         for (int64_t n = hx_kv_seq_len(s->kv) - s->n_draft; n <= hx_kv_seq_len(s->kv); n++) {
             int32_t next = next_token(t, n);
+            if (best) {
+                *best++ = next;
+                continue;
+            }
             for (int v = 0; v < N_VOCAB; v++)
                 logits[v] = (float)((v * 7 + next) % 13) * 0.1f;
             logits[next] = t[n - 1] == script.nan_token ? (float)NAN : 9;
@@ -168,6 +179,20 @@ int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, 
     if (n_seqs > script.max_seqs)
         script.max_seqs = n_seqs;
     return 0;
+}
+
+int hx_rank_step(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, float *logits,
+                 hx_tap_fn tap, void *tap_user, struct hx_error *err)
+{
+    (void)r, (void)tap, (void)tap_user;
+    return scripted_step(seqs, n_seqs, logits, NULL, err);
+}
+
+int hx_rank_step_best(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, int32_t *best,
+                      struct hx_error *err)
+{
+    (void)r;
+    return scripted_step(seqs, n_seqs, NULL, best, err);
 }
 
 int hx_rank_accept(struct hx_rank *r, const struct hx_step_seq *seqs, int n_seqs, const int *n_keep,

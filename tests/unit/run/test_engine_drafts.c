@@ -36,6 +36,25 @@ static void same(struct hx_request_params p)
     }
 }
 
+/* Greedy requests get their tokens without logits, and the same ones with them. */
+static void test_best_tokens(void **state)
+{
+    (void)state;
+    int32_t prompt[N_PROMPT];
+    static struct reply best, whole;
+    make_prompt(prompt, N_PROMPT, 5);
+    for (int drafts = 0; drafts <= HX_MAX_DRAFTS; drafts++) {
+        struct hx_request_params p = params(prompt, N_PROMPT, N_TEXT);
+        answer(drafts, p, &best, NULL);
+        assert_int_equal(script.n_best, script.n_steps);
+        p.n_logprobs = 0;
+        answer(drafts, p, &whole, NULL);
+        assert_true(script.n_best < script.n_steps);
+        assert_int_equal(best.n[0], N_TEXT);
+        assert_memory_equal(best.t[0], whole.t[0], N_TEXT * sizeof(int32_t));
+    }
+}
+
 static void test_same_text(void **state)
 {
     (void)state;
@@ -197,9 +216,9 @@ static void test_faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_text), cmocka_unit_test(test_fewer_steps),
-        cmocka_unit_test(test_crowd),     cmocka_unit_test(test_prefix_behind_drafts),
-        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_best_tokens),          cmocka_unit_test(test_same_text),
+        cmocka_unit_test(test_fewer_steps),          cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_prefix_behind_drafts), cmocka_unit_test(test_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -157,6 +157,48 @@ static void test_bias_and_bans(void **state)
     hx_sampler_free(s);
 }
 
+/* Whatever may make another token of the largest logit, or wants more than it, needs them all. */
+static void test_takes_best(void **state)
+{
+    (void)state;
+    static const int32_t counts[V], token = 1;
+    static const uint8_t seen[V];
+    static const struct hx_logit_bias bias = {1, 1};
+    const struct {
+        float temperature, repetition, frequency, presence;
+        int n_logprobs, n_bias, n_forbidden;
+        int64_t min_tokens;
+        bool best;
+    } rows[] = {
+        {0, 1, 0, 0, -1, 0, 0, 5, true},        {0.9e-5f, 1, 0, 0, -1, 0, 0, 0, true},
+        {1.1e-5f, 1, 0, 0, -1, 0, 0, 0, false}, {0.6f, 1, 0, 0, -1, 0, 0, 0, false},
+        {0, 1.1f, 0, 0, -1, 0, 0, 0, false},    {0, 1, 0.1f, 0, -1, 0, 0, 0, false},
+        {0, 1, 0, -0.1f, -1, 0, 0, 0, false},   {0, 1, 0, 0, 0, 0, 0, 0, false},
+        {0, 1, 0, 0, 3, 0, 0, 0, false},        {0, 1, 0, 0, -1, 1, 0, 0, false},
+        {0, 1, 0, 0, -1, 0, 1, 0, false},       {0, 1, 0, 0, -1, 0, 0, 6, false},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct hx_request_params p = params(rows[i].temperature);
+        p.repetition_penalty = rows[i].repetition;
+        p.frequency_penalty = rows[i].frequency;
+        p.presence_penalty = rows[i].presence;
+        p.n_logprobs = rows[i].n_logprobs;
+        p.bias = &bias;
+        p.n_bias = (size_t)rows[i].n_bias;
+        p.forbidden = &token;
+        p.n_forbidden = (size_t)rows[i].n_forbidden;
+        p.min_tokens = rows[i].min_tokens;
+        struct hx_sampling in = sampling(&p);
+        in.position = 5;
+        in.counts = counts;
+        in.seen = seen;
+        if (hx_sampler_takes_best(&in) != rows[i].best)
+            fail_msg("row %zu: expected %d", i, rows[i].best);
+        if (rows[i].best)
+            assert_int_equal(pick(base, V, &in).token, 3);
+    }
+}
+
 /* ---- distributions ---- */
 
 #define DRAWS 20000
@@ -353,15 +395,11 @@ static void test_large_vocabulary(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_greedy),
-        cmocka_unit_test(test_penalties),
-        cmocka_unit_test(test_bias_and_bans),
-        cmocka_unit_test(test_distribution),
-        cmocka_unit_test(test_top_k),
-        cmocka_unit_test(test_top_p_and_min_p),
-        cmocka_unit_test(test_random_numbers),
-        cmocka_unit_test(test_logprobs),
-        cmocka_unit_test(test_large_vocabulary),
+        cmocka_unit_test(test_greedy),          cmocka_unit_test(test_takes_best),
+        cmocka_unit_test(test_penalties),       cmocka_unit_test(test_bias_and_bans),
+        cmocka_unit_test(test_distribution),    cmocka_unit_test(test_top_k),
+        cmocka_unit_test(test_top_p_and_min_p), cmocka_unit_test(test_random_numbers),
+        cmocka_unit_test(test_logprobs),        cmocka_unit_test(test_large_vocabulary),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

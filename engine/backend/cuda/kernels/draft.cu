@@ -33,7 +33,7 @@ static __global__ void best(struct hx_cuda_best a)
         float v = more ? x[i] + more[i] : x[i];
         if (sum)
             sum[i] = v;
-        if (isnan(v))
+        if (!(v < INFINITY))
             report(a.fault, (enum hx_cuda_fault)a.nan);
         unsigned long long k = (unsigned long long)order(v) << 32 | (0xFFFFFFFFu - (uint32_t)i);
         mine = k > mine ? k : mine;
