@@ -317,15 +317,11 @@ static void test_latents(void **state)
 
 /* The products of queries and window rows in the same launch as all else: the bits of two launches,
  * again and again, since its blocks meet. */
-static void test_latents_with_product(void **state)
+static void latents_with_products(int n_in, int d, int n_q, int repeat)
 {
-    (void)state;
-    static const int shapes[][3] = {{5120, 512, 1280}, {128, 64, 64}, {1024, 512, 160}};
     static const int counts[] = {1, 2, 6, 8};
-    enum { REPEAT = 300 };
-    for (int c = 0; c < 3 * 4; c++) {
-        int n_in = shapes[c % 3][0], d = shapes[c % 3][1], n_q = shapes[c % 3][2];
-        const int past = 40, n = counts[c / 3];
+    for (int c = 0; c < 4; c++) {
+        const int past = 40, n = counts[c];
         begin();
         struct world w = make_world(1, d, 80, 1, &past, &n, NORMAL);
         size_t x = bf16s((int64_t)n * n_in, NORMAL, 1), code[2], scale[2];
@@ -364,9 +360,9 @@ static void test_latents_with_product(void **state)
             want[i] = keep(at[i], row[i], n);
         a.w = both;
         a.x = &tx;
-        for (int k = 0; k < REPEAT; k++) {
+        for (int k = 0; k < repeat; k++) {
             RUN(CARD, latents, &a);
-            if (k % 20 != 0 && k != REPEAT - 1)
+            if (k % 20 != 0 && k != repeat - 1)
                 continue;
             sync_side(CARD);
             char what[96];
@@ -379,6 +375,19 @@ static void test_latents_with_product(void **state)
         for (int i = 0; i < 4; i++)
             free(want[i].all);
     }
+}
+
+static void test_latents_with_products(void **state)
+{
+    (void)state;
+    latents_with_products(128, 64, 64, 10);
+}
+
+static void latents_again_and_again(void **state)
+{
+    (void)state;
+    latents_with_products(5120, 512, 1280, 300);
+    latents_with_products(1024, 512, 160, 300);
 }
 
 static void test_index_queries(void **state)
@@ -571,18 +580,26 @@ static void test_attend(void **state)
 
 int main(int argc, char **argv)
 {
-    enum { N = sizeof(attend_cases) / sizeof(attend_cases[0]) };
-    struct CMUnitTest tests[N + 4] = {
-        cmocka_unit_test(test_kv_store),      cmocka_unit_test(test_pool_groups),
-        cmocka_unit_test(test_latents),       cmocka_unit_test(test_latents_with_product),
+    const struct CMUnitTest single[] = {
+        cmocka_unit_test(test_kv_store),
+        cmocka_unit_test(test_pool_groups),
+        cmocka_unit_test(test_latents),
+        cmocka_unit_test(test_latents_with_products),
+        cmocka_unit_test(latents_again_and_again),
         cmocka_unit_test(test_index_queries),
     };
+    enum {
+        N = sizeof(attend_cases) / sizeof(attend_cases[0]),
+        M = sizeof(single) / sizeof(single[0])
+    };
+    struct CMUnitTest tests[M + N];
     static char names[N][48];
+    memcpy(tests, single, sizeof(single));
     for (int i = 0; i < N; i++) {
         snprintf(names[i], sizeof(names[i]), "attend, %s", attend_cases[i].name);
-        tests[4 + i] = (struct CMUnitTest){.name = names[i],
+        tests[M + i] = (struct CMUnitTest){.name = names[i],
                                            .test_func = test_attend,
                                            .initial_state = (void *)(uintptr_t)&attend_cases[i]};
     }
-    return run_sides("attend", tests, N + 4, argc, argv);
+    return run_sides("attend", tests, M + N, argc, argv);
 }

@@ -549,7 +549,7 @@ static void test_best(void **state)
             for (int i = 0; i < vocab && n > 2; i++) /* a row of which nothing is possible */
                 ((float *)(host + logits))[2 * vocab + i] = -INFINITY;
             if (n > 1)
-                ((float *)(host + logits))[vocab + vocab / 2] = INFINITY;
+                ((float *)(host + logits))[vocab + vocab / 2] = 3e38f;
             send();
             for (int s = 0; s < N_SIDES; s++) {
                 struct hx_tensor tl = at_side((enum side)s, HX_DTYPE_F32, logits, n, 1, vocab),
@@ -631,6 +631,7 @@ static void test_nan(void **state)
     (void)state;
     enum { N = 7, VOCAB = 1000, D = 256, EXPERTS = 24, USED = 6 };
     const uint32_t nan = 0x7FC00000u;
+    const float inf = INFINITY;
     const uint16_t nan16 = 0x7FC0;
     begin();
     size_t logits = floats((int64_t)N * VOCAB, NORMAL, 1), tokens = take((size_t)N * 8);
@@ -642,6 +643,8 @@ static void test_nan(void **state)
         assert_int_equal(best_of((enum side)s, logits, tokens, N, VOCAB), 0);
         assert_int_equal(route_of((enum side)s, at, N, D, EXPERTS, USED), 0);
         put((enum side)s, logits + (size_t)(3 * VOCAB + 777) * 4, &nan, 4);
+        assert_int_equal(best_of((enum side)s, logits, tokens, N, VOCAB), -EDOM);
+        put((enum side)s, logits + (size_t)(3 * VOCAB + 777) * 4, &inf, 4);
         assert_int_equal(best_of((enum side)s, logits, tokens, N, VOCAB), -EDOM);
         put((enum side)s, at[0] + (size_t)(5 * D + 7) * 2, &nan16, 2);
         assert_int_equal(route_of((enum side)s, at, N, D, EXPERTS, USED), -EDOM);

@@ -103,6 +103,28 @@ static void test_ties_blocks(void **state)
     hx_st_close(f);
 }
 
+static void test_best_token(void **state)
+{
+    (void)state;
+    struct hx_device *dev = device_open();
+    struct hx_error err = {0};
+    float v[3 * 5] = {1,         4,         2,  4,         -1,    -INFINITY, -INFINITY, -INFINITY,
+                      -INFINITY, -INFINITY, -3, -INFINITY, -0.5f, 3e38f,     3};
+    int32_t got[3 * 2] = {-7, -7, -7, -7, -7, -7};
+    const struct hx_tensor logits = {HX_DTYPE_F32, 3, {3, 1, 5, 1}, v};
+    struct hx_tensor tokens = {HX_DTYPE_I32, 2, {3, 2, 1, 1}, got};
+    assert_int_equal(hx_cpu_best(dev, &logits, &tokens, &err), 0);
+    static const int32_t want[6] = {-7, 1, -7, 0, -7, 3};
+    assert_memory_equal(got, want, sizeof(want));
+    static const float bad[] = {INFINITY, NAN};
+    for (int i = 0; i < 2; i++) {
+        v[7] = bad[i];
+        assert_int_equal(hx_cpu_best(dev, &logits, &tokens, &err), -EDOM);
+        assert_non_null(strstr(err.text, "row 1 with logits"));
+    }
+    device_close(dev);
+}
+
 static void test_ties_router(void **state)
 {
     (void)state;
@@ -415,7 +437,7 @@ int main(void)
         cmocka_unit_test(test_ties_router),      cmocka_unit_test(test_ties_indexer),
         cmocka_unit_test(test_top_against_sort), cmocka_unit_test(test_products),
         cmocka_unit_test(test_grouped),          cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_backend_names),
+        cmocka_unit_test(test_best_token),       cmocka_unit_test(test_backend_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

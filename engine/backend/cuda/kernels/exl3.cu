@@ -155,6 +155,8 @@ static __device__ void group(const struct layer &p, int32_t *shared)
         to->data[1] = (const uint8_t *)p.a.w3[e].data;
         to->data[2] = (const uint8_t *)p.a.w2[e].data;
         to->n = n;
+        for (int i = 0; i < EXL3_ROWS; i++)
+            to->pair[i] = -1;
     };
     auto add = [&](int job, int i, int pair) { p.job[job].pair[i] = pair; };
     group_rows<EXL3_ROWS>(p.a, p.n_pair, 64, shared, shared + p.a.n_expert, p.n_job, p.begins,

@@ -28,7 +28,7 @@
 struct alignas(16) exl3_job {
     const uint8_t *data[3]; /* gate, up, down */
     int32_t pair[EXL3_ROWS];
-    int32_t n; /* rows */
+    int64_t n; /* rows; 64 bits: no byte of a job is without a value, since jobs are copied whole */
 };
 
 struct exl3_inner {
