@@ -358,12 +358,14 @@ static int cut_install(struct hx_scene *s, struct judge *j, const char *log, con
 static int cuts_install(struct hx_scene *s, struct judge *j, const char *name, const char *from,
                         struct hx_error *err)
 {
-    char target[512], log[512], half[512], drive[512];
+    char target[512], log[512], half[512], drive[512], second[64], again[64];
     char *const fresh[] = {target, drive};
+    snprintf(second, sizeof(second), "%s-half", name);
+    snprintf(again, sizeof(again), "%s-replay", name);
     hx_kit_path(s, name, "disk", target, sizeof(target));
     hx_kit_path(s, name, "writes", log, sizeof(log));
-    hx_kit_path(s, "inst-half", "disk", half, sizeof(half));
-    hx_kit_path(s, "inst-replay", "disk", drive, sizeof(drive));
+    hx_kit_path(s, second, "disk", half, sizeof(half));
+    hx_kit_path(s, again, "disk", drive, sizeof(drive));
     int r = know_image(s, j, err);
     for (int i = 0; i < 2 && !r; i++)
         r = from ? hx_rawdisk_copy(from, fresh[i], err)
@@ -388,7 +390,7 @@ static int cuts_install(struct hx_scene *s, struct judge *j, const char *name, c
     if (!r)
         r = judge_sees_damage(j, drive, err);
     if (!r)
-        r = describe_install(s, "inst-half", half, err);
+        r = describe_install(s, second, half, err);
     if (!r) {
         hx_vm_close(&s->vm);
         r = hx_vm_start(&s->vm, &s->setup, err);

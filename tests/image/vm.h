@@ -96,7 +96,8 @@ void hx_vm_args_free(struct hx_vm_args *args);
 bool hx_vm_available(struct hx_error *err);
 int hx_vm_start(struct hx_vm *vm, const struct hx_vm_setup *setup, struct hx_error *err) HX_MUST;
 /* Waits for the marker behind the last one that was found. Ends early, with -EPIPE and the end of
- * both logs, when QEMU has exited; -ETIMEDOUT with the last lines at the deadline. */
+ * both logs, when QEMU has exited, with -EIO when the guest says that its timer is gone; -ETIMEDOUT
+ * with the last lines at the deadline. */
 int hx_vm_wait(struct hx_vm *vm, const char *marker, int64_t deadline,
                struct hx_error *err) HX_MUST;
 /* The same for the first of n markers that comes; *which is its index. */

@@ -212,6 +212,32 @@ static void test_exit_is_noticed(void **state)
     hx_vm_close(&vm);
 }
 
+/* A guest without a timer goes on for hours and gets nowhere. */
+static void test_lost_timer(void **state)
+{
+    (void)state;
+    need_qemu();
+    static const char said[] = "rcu: rcu_preempt kthread timer wakeup didn't happen for 5251 "
+                               "jiffies! g-1071\n";
+    char text[256];
+    for (int twice = 0; twice < 2; twice++) {
+        snprintf(text, sizeof(text), "hx-boot: up\n%s%s", said, twice ? said : "hx-boot: on\n");
+        write_sector(text, ANSWER);
+        struct hx_vm_setup setup = small();
+        struct hx_vm vm;
+        struct hx_error err;
+        if (hx_vm_start(&vm, &setup, &err) || hx_vm_wait(&vm, "hx-boot: up", soon(), &err))
+            fail_msg("%s", err.text);
+        int64_t start = hx_child_clock();
+        int r = hx_vm_wait(&vm, "hx-boot: on", start + 600000, &err);
+        assert_int_equal(r, twice ? -EIO : 0);
+        if (twice)
+            assert_non_null(strstr(err.text, "lost the timer of a processor"));
+        assert_true(hx_child_clock() - start < 60000);
+        hx_vm_close(&vm);
+    }
+}
+
 static void test_reset_boots_again(void **state)
 {
     (void)state;
@@ -389,6 +415,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_marker, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_exit_is_noticed, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_lost_timer, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_reset_boots_again, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_all_devices, set_up, tear_down),
