@@ -79,15 +79,26 @@ static double log_sum_exp(const float *logits, int n_vocab, double max)
 
 /* ---- scores ---- */
 
+static bool has_repetition(const struct hx_sampling *in)
+{
+    return in->seen && in->params->repetition_penalty != 1;
+}
+
+static bool has_counts(const struct hx_sampling *in)
+{
+    return in->counts && (in->params->frequency_penalty != 0 || in->params->presence_penalty != 0);
+}
+
 static void apply_penalties(struct hx_sampler *s, const struct hx_sampling *in)
 {
     const struct hx_request_params *p = in->params;
     double repetition = p->repetition_penalty;
-    for (int i = 0; in->seen && repetition != 1 && i < s->n_vocab; i++) {
+    const int n_repeated = has_repetition(in) ? s->n_vocab : 0;
+    for (int i = 0; i < n_repeated; i++) {
         if (in->seen[i])
             s->score[i] = s->score[i] > 0 ? s->score[i] / repetition : s->score[i] * repetition;
     }
-    if (!in->counts || (p->frequency_penalty == 0 && p->presence_penalty == 0))
+    if (!has_counts(in))
         return;
     for (int i = 0; i < s->n_vocab; i++) {
         if (in->counts[i] > 0)
@@ -215,10 +226,9 @@ static int32_t sample(struct hx_sampler *s, const struct hx_request_params *p, d
 bool hx_sampler_takes_best(const struct hx_sampling *in)
 {
     const struct hx_request_params *p = in->params;
-    bool penalties = (in->seen && p->repetition_penalty != 1) ||
-                     (in->counts && (p->frequency_penalty != 0 || p->presence_penalty != 0));
-    return p->temperature < GREEDY_BELOW && p->n_logprobs < 0 && !penalties && p->n_bias == 0 &&
-           p->n_forbidden == 0 && in->position >= p->min_tokens;
+    return p->temperature < GREEDY_BELOW && p->n_logprobs < 0 && !has_repetition(in) &&
+           !has_counts(in) && p->n_bias == 0 && p->n_forbidden == 0 &&
+           in->position >= p->min_tokens;
 }
 
 int hx_sampler_pick(struct hx_sampler *s, const float *logits, const struct hx_sampling *in,
